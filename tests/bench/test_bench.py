@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -13,24 +10,11 @@ import pytest
 
 from bench.report import build_summary
 from bench.scenarios.profile import share_among_stages
-
-_ROOT = Path(__file__).parents[2]
-
-
-def run(*argv: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, **variables}
-    return subprocess.run(
-        [sys.executable, "-m", *argv],
-        cwd=_ROOT,
-        env=env,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+from tests.kit.processes import run_module
 
 
 def test_without_go_the_go_peer_is_skipped_with_the_reason(tmp_path: Path) -> None:
-    done = run("bench", "idle", "--sides", "go", PATH="/nowhere", WEBOP_CACHE=str(tmp_path))
+    done = run_module("bench", "idle", "--sides", "go", PATH="/nowhere", WEBOP_CACHE=str(tmp_path))
     assert done.returncode == 1
     assert "Go is not on PATH. Skipping the side go." in done.stderr
     assert "No side is available" in done.stderr
@@ -38,7 +22,7 @@ def test_without_go_the_go_peer_is_skipped_with_the_reason(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("words", [["nothing"], ["idle", "--sides", "rust"]])
 def test_unknown_scenarios_and_sides_are_refused(words: list[str]) -> None:
-    done = run("bench", *words)
+    done = run_module("bench", *words)
     assert done.returncode == 2
     assert f"{words[-1]}: not one of" in done.stderr
 
@@ -86,7 +70,7 @@ def test_the_chart_shows_each_size_of_the_document(tmp_path: Path) -> None:
         "scenarios": {f"scale {objects}": build_result(objects) for objects in (100_000, 10_000)},
     }
     (tmp_path / "scale.json").write_text(json.dumps(document))
-    done = run("bench.chart", str(tmp_path / "scale.json"), str(tmp_path / "scale.svg"))
+    done = run_module("bench.chart", str(tmp_path / "scale.json"), str(tmp_path / "scale.svg"))
     assert done.returncode == 0, done.stderr
     texts = [element.text for element in ET.parse(tmp_path / "scale.svg").iter()]
     assert texts.count("10 000") == texts.count("100 000") == len(names)

@@ -13,7 +13,7 @@ import yaml
 
 from bench.crds.comparing import compare
 from bench.crds.originals import ORIGINALS, Original
-from tests.bench.test_bench import run
+from tests.kit.processes import run_module
 from webop.controlplane.cluster import LocalCluster
 from webop.models.crds import build_crds
 
@@ -146,7 +146,7 @@ def test_what_means_the_same_is_no_difference(theirs: Json, ours: Json) -> None:
 def test_the_command_prints_the_table_of_the_page(tmp_path: Path) -> None:
     for original in ORIGINALS:
         (tmp_path / f"{original.module}.yaml").write_text(yaml.safe_dump(build(original)))
-    done = run("bench.crds", str(tmp_path), "--markdown")
+    done = run_module("bench.crds", str(tmp_path), "--markdown")
     assert done.returncode == 0, done.stderr
     page = (_DOCS / "crds_wild.md").read_text()
     head, line, *rows = done.stdout.splitlines()
@@ -157,6 +157,6 @@ def test_the_command_prints_the_table_of_the_page(tmp_path: Path) -> None:
 
 
 def test_a_missing_original_is_named(tmp_path: Path) -> None:
-    done = run("bench.crds", str(tmp_path))
+    done = run_module("bench.crds", str(tmp_path))
     assert done.returncode == 1
     assert "has the CustomResourceDefinition certificates.cert-manager.io" in done.stderr

@@ -16,7 +16,7 @@ from bench.model import BenchError
 from bench.wild.compare import Difference, explain, find_differences, normalise
 from bench.wild.model import NAMES, Explanation, load
 from bench.wild.sources import provide_sources
-from tests.bench.test_bench import run
+from tests.kit.processes import run_module
 
 UID = "0b3d3a3e-7b0c-4f8e-9d58-0f4d4b1f2c3d"
 
@@ -82,7 +82,7 @@ def test_a_difference_is_explained_by_a_pattern_for_its_place() -> None:
 
 
 def test_unknown_operators_are_refused() -> None:
-    done = run("bench.wild", "nothing")
+    done = run_module("bench.wild", "nothing")
     assert done.returncode == 2
     assert "nothing: not one of anarchy, " in done.stderr
 

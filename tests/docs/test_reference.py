@@ -76,14 +76,6 @@ DECORATORS = [
     ("subhandler", "REF-12"),
 ]
 
-ENUMERATIONS = [
-    ("LogFormat", "REF-16"),
-    ("ErrorsMode", "REF-35"),
-    ("DiffOperation", "REF-67"),
-    ("Reason", "REF-68"),
-    ("DaemonStoppingReason", "REF-70"),
-]
-
 
 @pytest.fixture(scope="module")
 def kopf() -> Any:
@@ -140,11 +132,6 @@ def test_decorators_take_all_options_of_the_peer(name: str, kopf: Any) -> None:
     required: dict[str, Any] = {"field": "spec"} if name == "field" else {}
     selectors = {"plural": "things"} if "plural" in options else {}
     getattr(webop.on, name)(**{**options, **selectors, **required})
-
-
-@pytest.mark.parametrize("name", mark(ENUMERATIONS))
-def test_enumerations_have_the_members_of_the_peer(name: str, kopf: Any) -> None:
-    assert list(getattr(webop, name).__members__) == list(getattr(kopf, name).__members__)
 
 
 @pytest.mark.feature("REF-45", "REF-46", "REF-47", "REF-36")

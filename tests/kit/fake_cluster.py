@@ -50,6 +50,20 @@ class Networking:
     trust_env: bool = False
 
 
+def connect(
+    handle: Callable[[httpx.Request], Any],
+    networking: Networking | None = None,
+    vault: Vault | None = None,
+) -> Client:
+    """Return a client whose requests a function answers."""
+    info = ConnectionInfo(server=SERVER, token="secret")
+    return Client(
+        vault or Vault({"test": info}),
+        networking or Networking(),
+        transport_factory=answer_by(handle),
+    )
+
+
 @dataclasses.dataclass
 class Watching:
     server_timeout: float | None = None
@@ -135,12 +149,7 @@ class FakeCluster:
         self.refusals += [(what, answer)] * times
 
     def connect(self, networking: Networking | None = None, vault: Vault | None = None) -> Client:
-        info = ConnectionInfo(server=SERVER, token="secret")
-        return Client(
-            vault or Vault({"test": info}),
-            networking or Networking(),
-            transport_factory=answer_by(self.handle),
-        )
+        return connect(self.handle, networking, vault)
 
     async def handle(self, request: httpx.Request) -> httpx.Response:
         self.requests.append(request)

@@ -1,4 +1,4 @@
-"""``webop run`` in a process of its own, for tests of the command line."""
+"""``webop run`` in a process of its own, and other commands, for tests of the command line."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import asyncio
 import os
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
 
+from tests.kit.pages import ROOT
 from tests.kit.waiting import eventually
 
 PATIENCE = 30.0  # seconds
@@ -31,6 +33,18 @@ def created(name, logger, **_):
 def clean(logger, **_):
     logger.info('cleaned up')
 """
+
+
+def run_module(*argv: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run ``python -m`` in the clone, and wait for its end."""
+    return subprocess.run(
+        [sys.executable, "-m", *argv],
+        cwd=ROOT,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 class Command:

@@ -149,6 +149,12 @@ async def serve(**options: Unpack[AppOptions]) -> AsyncIterator[Site]:
         yield Site(http)
 
 
+async def send_review(new: Json | None = None, old: Json | None = None, **request: Any) -> Json:
+    """Send one review to an app of the default registry; return the response."""
+    async with serve() as site:
+        return await site.review(new, old, **request)
+
+
 @contextlib.asynccontextmanager
 async def connect(app: Any) -> AsyncIterator[httpx.AsyncClient]:
     """Give a client of an app, whether it runs or not."""

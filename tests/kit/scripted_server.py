@@ -91,6 +91,18 @@ def answer_by(handle: Callable[[httpx.Request], Awaitable[httpx.Response]]) -> S
     return answer
 
 
+def answer_with(*pieces: bytes, stays_open: bool = False) -> Script:
+    """Read one request, write the pieces, and close the connection, or leave it to the client."""
+
+    async def answer(connection: Connection) -> None:
+        await connection.read()
+        await connection.write(*pieces)
+        if stays_open:
+            await connection.reader.read()
+
+    return answer
+
+
 class ScriptedServer:
     """Plays its script on each connection, which is closed after it.
 

@@ -143,14 +143,20 @@ def get_bundle(config: webop.WebhookClientConfig) -> bytes:
     return base64.b64decode(config["caBundle"])
 
 
+async def open_connection(
+    port: int, context: ssl.SSLContext | None = None, hostname: str = "localhost"
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection(
+        "127.0.0.1", port, ssl=context, server_hostname=hostname if context else None
+    )
+
+
 @contextlib.asynccontextmanager
 async def connect(
     port: int, context: ssl.SSLContext | None = None, hostname: str = "localhost"
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """Open a connection without any HTTP client in between."""
-    reader, writer = await asyncio.open_connection(
-        "127.0.0.1", port, ssl=context, server_hostname=hostname if context else None
-    )
+    """Open a connection without any HTTP client in between, and close it."""
+    reader, writer = await open_connection(port, context, hostname)
     try:
         yield reader, writer
     finally:

@@ -23,12 +23,10 @@ def batons(webop_cluster: LocalCluster) -> Kind:
 
 
 @pytest.fixture
-def baton_objects(client: Client, batons: Kind, webop_namespace: str) -> Objects:
-    return Objects(client, batons, webop_namespace)
-
-
-@pytest.fixture
-def relay(tmp_path: Path, webop_cluster: LocalCluster, baton_objects: Objects) -> Relay:
+def relay(
+    tmp_path: Path, webop_cluster: LocalCluster, client: Client, batons: Kind, webop_namespace: str
+) -> Relay:
     if not has_peer():
         pytest.skip("Kopf is not installed: it comes with the extra 'dev'.")
-    return Relay(tmp_path, webop_cluster.kubeconfig, baton_objects)
+    objects = Objects(client, batons, webop_namespace)
+    return Relay(tmp_path, webop_cluster.kubeconfig, objects)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.kit.operators import FINALIZER, Json, Objects, get_annotations
+from tests.kit.operators import FINALIZER, Json, get_annotations
 from tests.kopf.relay import SWAPS, Relay, Swap
 
 
@@ -15,7 +15,7 @@ def is_held(body: Json) -> bool:
 @pytest.mark.feature("CON-04", "CON-06", "CFG-36", "D-27")
 @pytest.mark.parametrize("swap", SWAPS, ids=str)
 async def test_daemons_and_timers_move_to_the_other_with_their_finalizer(
-    relay: Relay, baton_objects: Objects, swap: Swap
+    relay: Relay, swap: Swap
 ) -> None:
     relay.write("""
 import asyncio
@@ -32,21 +32,21 @@ def timer(**kwargs):
 """)
     async with relay.run(swap.first) as command:
         for name in ("kept", "away"):
-            await baton_objects.create(name, {"x": 1})
+            await relay.objects.create(name, {"x": 1})
             for handler in ("daemon", "timer"):
                 await relay.wait_for_call(name, handler, turn=1)
-            await baton_objects.wait(name, is_held)
+            await relay.objects.wait(name, is_held)
         await command.stop(swap.stop)
-    await baton_objects.delete("away")
-    assert await baton_objects.exists("away")
+    await relay.objects.delete("away")
+    assert await relay.objects.exists("away")
     async with relay.run(swap.second):
-        await baton_objects.wait_gone("away")
+        await relay.objects.wait_gone("away")
         for handler in ("daemon", "timer"):
             await relay.wait_for_call("kept", handler, turn=2)
-        body = await baton_objects.get("kept")
+        body = await relay.objects.get("kept")
         assert is_held(body)
         assert not get_annotations(body)
-        await baton_objects.delete("kept")
-        await baton_objects.wait_gone("kept")
+        await relay.objects.delete("kept")
+        await relay.objects.wait_gone("kept")
     assert relay.list_handlers("kept", turn=2).count("daemon") == 1
     assert relay.list_handlers("kept", turn=2).count("stopped") == 1

@@ -13,9 +13,7 @@ from webop.objects.resources import Resource
 
 @pytest.mark.feature("SUB-17", "CON-04", "CON-07", "ERR-19", "CFG-68")
 @pytest.mark.parametrize("swap", SWAPS, ids=str)
-async def test_sub_handlers_go_on_where_they_were(
-    relay: Relay, baton_objects: Objects, swap: Swap
-) -> None:
+async def test_sub_handlers_go_on_where_they_were(relay: Relay, swap: Swap) -> None:
     relay.write("""
 @kopf.on.create(KIND, labels={'relay': kopf.ABSENT})
 async def outer(**kwargs):
@@ -40,8 +38,8 @@ async def outer(**kwargs):
         await kopf.execute(fns={'leaf': leaf, 'last': last})
 """)
     async with relay.run(swap.first) as command:
-        await baton_objects.create("one", {"x": 1})
-        body = await baton_objects.wait(
+        await relay.objects.create("one", {"x": 1})
+        body = await relay.objects.wait(
             "one",
             lambda body: has_records(
                 body,
@@ -59,7 +57,7 @@ async def outer(**kwargs):
     records = get_records(body)
     assert set(records["outer.inner"]["subrefs"]) == {"outer/inner/leaf", "outer/inner/last"}
     async with relay.run(swap.second):
-        body = await baton_objects.wait_handled("one")
+        body = await relay.objects.wait_handled("one")
         await relay.pass_fence()
 
     calls = relay.list_handlers("one", turn=1)
@@ -71,7 +69,7 @@ async def outer(**kwargs):
 @pytest.mark.feature("CON-04", "HND-34", "CFG-67")
 @pytest.mark.parametrize("swap", SWAPS, ids=str)
 async def test_handlers_of_fields_and_those_with_long_names_go_on_where_they_were(
-    relay: Relay, baton_objects: Objects, swap: Swap
+    relay: Relay, swap: Swap
 ) -> None:
     relay.write("""
 LONG = 'x' * 80
@@ -95,10 +93,10 @@ def pending(reason, **kwargs):
         for key in ("finished/spec.a", "pending/spec.a", long, f"{long}/y")
     )
     async with relay.run(swap.first) as command:
-        await baton_objects.create("one", {"a": {"b": 1}, "c": 1})
-        await baton_objects.wait_handled("one")
-        await baton_objects.patch("one", {"spec": {"a": {"b": 2}, "c": 2}})
-        await baton_objects.wait(
+        await relay.objects.create("one", {"a": {"b": 1}, "c": 1})
+        await relay.objects.wait_handled("one")
+        await relay.objects.patch("one", {"spec": {"a": {"b": 2}, "c": 2}})
+        await relay.objects.wait(
             "one",
             lambda body: has_records(
                 body, **{finished: "success", **dict.fromkeys(pending, "delayed")}
@@ -106,7 +104,7 @@ def pending(reason, **kwargs):
         )
         await command.stop(swap.stop)
     async with relay.run(swap.second):
-        body = await baton_objects.wait_handled("one")
+        body = await relay.objects.wait_handled("one")
         await relay.pass_fence()
 
     calls = relay.read_calls("one", turn=2)
@@ -149,7 +147,7 @@ STORAGES = {
 @pytest.mark.parametrize("swap", SWAPS, ids=str)
 @pytest.mark.parametrize("storages", STORAGES.values(), ids=STORAGES)
 async def test_storages_of_the_settings_are_understood_by_the_other(
-    relay: Relay, baton_objects: Objects, swap: Swap, storages: tuple[str, str]
+    relay: Relay, swap: Swap, storages: tuple[str, str]
 ) -> None:
     progress: webop.ProgressStorage = eval(storages[0], {"kopf": webop})
     diffbase: webop.DiffBaseStorage = eval(storages[1], {"kopf": webop})
@@ -187,17 +185,17 @@ def deleted(**kwargs):
         return isinstance(stored, dict) and stored["spec"] == body["spec"] and not any(found)
 
     async with relay.run(swap.first) as command:
-        await baton_objects.create("one", {"x": 1})
-        await baton_objects.wait("one", has_waiting)
+        await relay.objects.create("one", {"x": 1})
+        await relay.objects.wait("one", has_waiting)
         await command.stop(swap.stop)
     async with relay.run(swap.second):
-        body = await baton_objects.wait("one", is_done)
+        body = await relay.objects.wait("one", is_done)
         assert body["metadata"]["finalizers"] == ["relay.example.com/Finalizer"]
         # Of the default names there is nothing, and nothing but the state is left.
         assert not any(key.startswith("kopf.zalando.org/") for key in get_annotations(body))
         assert "f" * 30 not in str(body["metadata"].get("annotations"))
-        await baton_objects.delete("one")
-        await baton_objects.wait_gone("one")
+        await relay.objects.delete("one")
+        await relay.objects.wait_gone("one")
 
     assert relay.list_handlers("one", turn=1) == ["finished", "pending"]
     assert relay.list_handlers("one", turn=2) == ["deleted", "pending"]
@@ -206,7 +204,7 @@ def deleted(**kwargs):
 @pytest.mark.feature("CFG-71")
 @pytest.mark.parametrize("swap", SWAPS, ids=str)
 async def test_replica_sets_of_deployments_are_told_from_these(
-    relay: Relay, client: Client, baton_objects: Objects, swap: Swap
+    relay: Relay, client: Client, swap: Swap
 ) -> None:
     relay.write("""
 @kopf.on.create('apps', 'v1', 'deployments')
@@ -220,7 +218,7 @@ def pending(**kwargs):
     if TURN == 1:
         raise kopf.TemporaryError('later', delay=0.5)
 """)
-    namespace = baton_objects.namespace
+    namespace = relay.objects.namespace
     labels = {"app": "relay"}
     pod = {
         "metadata": {"labels": labels},

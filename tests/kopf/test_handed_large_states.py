@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from tests.kit.operators import DIFFBASE, Objects, get_annotations
+from tests.kit.operators import DIFFBASE, get_annotations
 from tests.kopf.relay import KOPF, WEBOP, Relay
 
 KIB = 1024
@@ -21,29 +21,27 @@ def handler(old, reason, **kwargs):
 
 
 @pytest.mark.feature("CON-02", "CFG-38", "CFG-65")
-async def test_a_compressed_state_is_plain_again_when_kopf_has_handled_it(
-    relay: Relay, baton_objects: Objects
-) -> None:
+async def test_a_compressed_state_is_plain_again_when_kopf_has_handled_it(relay: Relay) -> None:
     relay.write(HANDLERS)
     spec = {"x": "ж" * 70 * KIB}
     async with relay.run(WEBOP) as command:
-        await baton_objects.create("one", spec, annotations={"applied": "ж" * 55 * KIB})
-        body = await baton_objects.wait_handled("one")
+        await relay.objects.create("one", spec, annotations={"applied": "ж" * 55 * KIB})
+        body = await relay.objects.wait_handled("one")
         assert "zlib" in get_annotations(body)[DIFFBASE]
         await command.stop()
     async with relay.run(WEBOP) as command:
         await relay.pass_fence()
-        await baton_objects.patch("one", {"spec": {"y": 1}})
-        body = await baton_objects.wait_handled("one")
+        await relay.objects.patch("one", {"spec": {"y": 1}})
+        body = await relay.objects.wait_handled("one")
         assert "zlib" in get_annotations(body)[DIFFBASE]
         await command.stop()
     (call,) = relay.read_calls("one", turn=2)
     assert (call["reason"], call["old"]) == ("update", 1)
 
     smaller = {"metadata": {"annotations": {"applied": None}}, "spec": {"x": "y"}}
-    await baton_objects.patch("one", smaller)
+    await relay.objects.patch("one", smaller)
     async with relay.run(KOPF) as command:
-        body = await baton_objects.wait_handled("one")
+        body = await relay.objects.wait_handled("one")
         await relay.pass_fence()
         await command.stop()
     (call,) = relay.read_calls("one", turn=3)
@@ -53,18 +51,16 @@ async def test_a_compressed_state_is_plain_again_when_kopf_has_handled_it(
     async with relay.run(WEBOP):
         await relay.pass_fence()
     assert not relay.read_calls("one", turn=4)
-    assert await baton_objects.get("one") == body
+    assert await relay.objects.get("one") == body
 
 
 @pytest.mark.feature("CON-02", "CON-04", "CON-05", "CFG-38")
-async def test_a_state_of_which_there_is_only_a_digest_is_handled_once(
-    relay: Relay, baton_objects: Objects
-) -> None:
+async def test_a_state_of_which_there_is_only_a_digest_is_handled_once(relay: Relay) -> None:
     relay.write(HANDLERS)
     noise = base64.b85encode(random.Random(1).randbytes(240 * KIB)).decode()
     async with relay.run(WEBOP) as command:
-        await baton_objects.create("one", {"x": noise})
-        body = await baton_objects.wait(
+        await relay.objects.create("one", {"x": noise})
+        body = await relay.objects.wait(
             "one", lambda body: "sha256" in get_annotations(body).get(DIFFBASE, "")
         )
         await relay.pass_fence()
@@ -72,19 +68,19 @@ async def test_a_state_of_which_there_is_only_a_digest_is_handled_once(
     assert "Only its digest is stored" in command.output
     async with relay.run(WEBOP) as command:
         await relay.pass_fence()
-        assert await baton_objects.get("one") == body
-        await baton_objects.patch("one", {"spec": {"y": 1}})
-        body = await baton_objects.wait(
+        assert await relay.objects.get("one") == body
+        await relay.objects.patch("one", {"spec": {"y": 1}})
+        body = await relay.objects.wait(
             "one",
             lambda other: get_annotations(other)[DIFFBASE] != get_annotations(body)[DIFFBASE],
         )
         await command.stop()
     async with relay.run(WEBOP):
         await relay.pass_fence()
-        await baton_objects.patch("one", {"spec": {"x": "small"}})
-        await baton_objects.wait_handled("one")
-        await baton_objects.patch("one", {"spec": {"x": "other"}})
-        await baton_objects.wait_handled("one")
+        await relay.objects.patch("one", {"spec": {"x": "small"}})
+        await relay.objects.wait_handled("one")
+        await relay.objects.patch("one", {"spec": {"x": "other"}})
+        await relay.objects.wait_handled("one")
 
     calls = [(c["turn"], c["reason"], c["old"]) for c in relay.read_calls("one")]
     assert calls == [(1, "create", None), (2, "update", 0), (3, "update", 0), (3, "update", 2)]

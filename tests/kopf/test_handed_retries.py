@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.kit.operators import DIFFBASE, FINALIZER, Objects, get_annotations
+from tests.kit.operators import DIFFBASE, FINALIZER, get_annotations
 from tests.kopf.relay import (
     ALL_SWAPS,
     SWAPS,
@@ -19,11 +19,13 @@ from tests.kopf.relay import (
 
 
 @pytest.mark.feature("CON-01", "CON-03", "CON-04", "ERR-19", "CFG-37", "CFG-68", "D-33")
-@pytest.mark.parametrize("swap", SWAPS, ids=str)
-async def test_only_what_is_pending_is_called_by_the_other_and_not_too_early(
-    relay: Relay, baton_objects: Objects, swap: Swap
+@pytest.mark.parametrize("swap", ALL_SWAPS, ids=str)
+async def test_only_what_is_pending_or_interrupted_is_called_by_the_other_and_not_too_early(
+    relay: Relay, swap: Swap
 ) -> None:
     relay.write("""
+import asyncio
+
 @kopf.on.create(KIND, labels={'relay': kopf.ABSENT})
 def finished(**kwargs):
     note('finished', kwargs)
@@ -39,44 +41,6 @@ def pending(retry, **kwargs):
     note('pending', {**kwargs, 'retry': retry})
     if TURN == 1:
         raise kopf.TemporaryError('later', delay=3)
-""")
-    async with relay.run(swap.first) as command:
-        await baton_objects.create("one", {"x": 1})
-        body = await baton_objects.wait(
-            "one",
-            lambda body: has_records(
-                body, finished="success", refused="failure", pending="delayed"
-            ),
-        )
-        await command.stop(swap.stop)
-    records = get_records(body)
-    assert records["pending"]["retries"] == 1
-    assert records["pending"]["message"] == "later"
-    assert records["refused"]["message"] == "never"
-
-    async with relay.run(swap.second):
-        body = await baton_objects.wait_handled("one")
-        await relay.pass_fence()
-    due = datetime.fromisoformat(records["pending"]["delayed"]).timestamp()
-    (call,) = relay.read_calls("one", turn=2)
-    assert (call["handler"], call["retry"], call["reason"]) == ("pending", 1, "create")
-    assert call["time"] >= due
-    assert relay.list_handlers("one", turn=1) == ["finished", "pending", "refused"]
-    assert set(get_annotations(body)) == {DIFFBASE}
-    assert body["status"] == {"finished": {"by": 1}}
-
-
-@pytest.mark.feature("CON-04")
-@pytest.mark.parametrize("swap", ALL_SWAPS, ids=str)
-async def test_what_is_interrupted_is_called_again_and_what_has_finished_is_not(
-    relay: Relay, baton_objects: Objects, swap: Swap
-) -> None:
-    relay.write("""
-import asyncio
-
-@kopf.on.create(KIND, labels={'relay': kopf.ABSENT})
-async def finished(**kwargs):
-    note('finished', kwargs)
 
 @kopf.on.create(KIND, labels={'relay': kopf.ABSENT})
 async def interrupted(**kwargs):
@@ -85,26 +49,38 @@ async def interrupted(**kwargs):
         await asyncio.Event().wait()
 """)
     async with relay.run(swap.first) as command:
-        await baton_objects.create("one", {"x": 1})
+        await relay.objects.create("one", {"x": 1})
         await relay.wait_for_call("one", "interrupted", turn=1)
-        await baton_objects.wait("one", lambda body: has_records(body, finished="success"))
+        await relay.objects.wait(
+            "one",
+            lambda body: has_records(
+                body, finished="success", refused="failure", pending="delayed"
+            ),
+        )
         await command.stop(swap.stop)
-    body = await baton_objects.get("one")
-    assert not get_records(body).get("interrupted", {}).get("stopped")
-    async with relay.run(swap.second):
-        body = await baton_objects.wait_handled("one")
+    records = get_records(await relay.objects.get("one"))
+    assert not records.get("interrupted", {}).get("stopped")
+    assert records["pending"]["retries"] == 1
+    assert records["pending"]["message"] == "later"
+    assert records["refused"]["message"] == "never"
 
-    assert relay.list_handlers("one", turn=1) == ["finished", "interrupted"]
-    (call,) = relay.read_calls("one", turn=2)
-    assert (call["handler"], call["retry"]) == ("interrupted", 0)
+    async with relay.run(swap.second):
+        body = await relay.objects.wait_handled("one")
+        await relay.pass_fence()
+    due = datetime.fromisoformat(records["pending"]["delayed"]).timestamp()
+    calls = {call["handler"]: call for call in relay.read_calls("one", turn=2)}
+    assert relay.list_handlers("one", turn=2) == ["interrupted", "pending"]
+    assert (calls["pending"]["retry"], calls["pending"]["reason"]) == (1, "create")
+    assert calls["pending"]["time"] >= due
+    assert calls["interrupted"]["retry"] == 0
+    assert relay.list_handlers("one", turn=1) == ["finished", "interrupted", "pending", "refused"]
     assert set(get_annotations(body)) == {DIFFBASE}
+    assert body["status"] == {"finished": {"by": 1}}
 
 
 @pytest.mark.feature("CON-04", "CON-05", "HND-16")
 @pytest.mark.parametrize("swap", SWAPS, ids=str)
-async def test_the_other_sees_the_same_update(
-    relay: Relay, baton_objects: Objects, swap: Swap
-) -> None:
+async def test_the_other_sees_the_same_update(relay: Relay, swap: Swap) -> None:
     relay.write("""
 @kopf.on.update(KIND)
 def finished(**kwargs):
@@ -118,18 +94,18 @@ def pending(spec, **kwargs):
 """)
     async with relay.run(swap.first) as command:
         for name in ("begun", "away"):
-            await baton_objects.create(name, {"x": "old", "y": [1, {"z": "ж"}]})
-            await baton_objects.wait_handled(name)
-        await baton_objects.patch("begun", {"spec": {"x": "new"}})
-        await baton_objects.wait(
+            await relay.objects.create(name, {"x": "old", "y": [1, {"z": "ж"}]})
+            await relay.objects.wait_handled(name)
+        await relay.objects.patch("begun", {"spec": {"x": "new"}})
+        await relay.objects.wait(
             "begun", lambda body: has_records(body, finished="success", pending="delayed")
         )
         await command.stop(swap.stop)
     for value in ("newer", "new"):
-        await baton_objects.patch("away", {"spec": {"x": value}})
+        await relay.objects.patch("away", {"spec": {"x": value}})
     async with relay.run(swap.second):
         for name in ("begun", "away"):
-            await baton_objects.wait_handled(name)
+            await relay.objects.wait_handled(name)
         await relay.pass_fence()
 
     assert relay.list_handlers("begun", turn=2) == ["pending"]
@@ -144,7 +120,7 @@ def pending(spec, **kwargs):
 @pytest.mark.feature("CON-04", "CON-06", "CFG-36", "ERR-19")
 @pytest.mark.parametrize("swap", SWAPS, ids=str)
 async def test_a_deletion_is_ended_by_the_other_whether_or_not_there_is_a_daemon(
-    relay: Relay, baton_objects: Objects, swap: Swap
+    relay: Relay, swap: Swap
 ) -> None:
     relay.write("""
 @kopf.daemon(KIND, labels={'with': 'daemon'}, cancellation_timeout=1.0)
@@ -171,26 +147,26 @@ def pending(**kwargs):
     async with relay.run(swap.first) as command:
         for name in ("begun", "guarded", "away"):
             labels = {"with": "daemon"} if name == "guarded" else {}
-            await baton_objects.create(name, {"x": 1}, labels=labels)
-            body = await baton_objects.wait_handled(name)
+            await relay.objects.create(name, {"x": 1}, labels=labels)
+            body = await relay.objects.wait_handled(name)
             assert body["metadata"]["finalizers"] == [FINALIZER]
         await relay.wait_for_call("guarded", "daemon", turn=1)
-        await baton_objects.create("early", {"x": 1})
-        await baton_objects.wait("early", lambda body: has_records(body, created="delayed"))
+        await relay.objects.create("early", {"x": 1})
+        await relay.objects.wait("early", lambda body: has_records(body, created="delayed"))
         for name in ("begun", "guarded"):
-            await baton_objects.delete(name)
-        await baton_objects.wait(
+            await relay.objects.delete(name)
+        await relay.objects.wait(
             "begun", lambda body: has_records(body, finished="success", pending="delayed")
         )
         for handler in ("finished", "pending"):
             await relay.wait_for_call("guarded", handler, turn=1)
-        await baton_objects.wait("guarded", lambda body: "pending" in get_records(body))
+        await relay.objects.wait("guarded", lambda body: "pending" in get_records(body))
         await command.stop(swap.stop)
     for name in ("away", "early"):
-        await baton_objects.delete(name)
+        await relay.objects.delete(name)
     async with relay.run(swap.second):
         for name in ("begun", "guarded", "away", "early"):
-            await baton_objects.wait_gone(name)
+            await relay.objects.wait_gone(name)
 
     for name in ("begun", "guarded"):
         assert relay.list_handlers(name, turn=2) == ["pending"]
@@ -203,7 +179,7 @@ def pending(**kwargs):
 @pytest.mark.feature("CON-04", "HND-20")
 @pytest.mark.parametrize("swap", SWAPS, ids=str)
 async def test_resuming_is_done_once_by_each_and_goes_on_where_it_was(
-    relay: Relay, baton_objects: Objects, swap: Swap
+    relay: Relay, swap: Swap
 ) -> None:
     relay.write("""
 @kopf.on.create(KIND, labels={'relay': kopf.ABSENT})
@@ -223,12 +199,12 @@ def pending(name, **kwargs):
     async with relay.run(swap.first) as command:
         await relay.pass_fence()
         for name in ("begun", "rest"):
-            await baton_objects.create(name, {"x": 1})
-            await baton_objects.wait_handled(name)
+            await relay.objects.create(name, {"x": 1})
+            await relay.objects.wait_handled(name)
         await relay.pass_fence()
         await command.stop(swap.stop)
     async with relay.run(swap.second) as command:
-        await baton_objects.wait(
+        await relay.objects.wait(
             "begun", lambda body: has_records(body, finished="success", pending="delayed")
         )
         await relay.wait_for_call("rest", "pending", turn=2)
@@ -237,7 +213,7 @@ def pending(name, **kwargs):
     async with relay.run(swap.first):
         await relay.wait_for_call("rest", "pending", turn=3)
         await relay.wait_for_call("begun", "pending", turn=3)
-        await baton_objects.wait_handled("begun")
+        await relay.objects.wait_handled("begun")
         await relay.pass_fence()
 
     assert relay.list_handlers("rest", turn=1) == ["created"]
@@ -250,9 +226,7 @@ def pending(name, **kwargs):
 
 @pytest.mark.feature("CON-02", "CON-04", "EVT-10", "CFG-38", "CFG-65")
 @pytest.mark.parametrize("swap", SWAPS, ids=str)
-async def test_objects_at_rest_are_left_alone_by_the_other(
-    relay: Relay, baton_objects: Objects, swap: Swap
-) -> None:
+async def test_objects_at_rest_are_left_alone_by_the_other(relay: Relay, swap: Swap) -> None:
     relay.write("""
 @kopf.on.create(KIND)
 @kopf.on.update(KIND)
@@ -272,18 +246,18 @@ def handler(**kwargs):
     async with relay.run(swap.first) as command:
         for name, spec in specs.items():
             metadata = {"labels": {"l": "v"}, "annotations": {"note": "ж"}}
-            await baton_objects.create(name, spec, **metadata)
-        before = [await baton_objects.wait_handled(name) for name in specs]
+            await relay.objects.create(name, spec, **metadata)
+        before = [await relay.objects.wait_handled(name) for name in specs]
         await relay.pass_fence()
-        before = [await baton_objects.get(name) for name in specs]
+        before = [await relay.objects.get(name) for name in specs]
         await command.stop(swap.stop)
     async with relay.run(swap.second):
         await relay.pass_fence()
-        await baton_objects.patch("plain", {"spec": {"a": 2}})
-        await baton_objects.wait_handled("plain")
+        await relay.objects.patch("plain", {"spec": {"a": 2}})
+        await relay.objects.wait_handled("plain")
 
     for body in before[1:]:
         name = body["metadata"]["name"]
-        assert await baton_objects.get(name) == body
+        assert await relay.objects.get(name) == body
         assert not relay.read_calls(name, turn=2)
     assert {call["reason"] for call in relay.read_calls("plain", turn=2)} == {"update"}

@@ -14,14 +14,7 @@ import pytest
 
 import webop
 from tests.kit.cli_runner import invoke
-from tests.kit.operators import (
-    Calls,
-    Objects,
-    build_settings,
-    get_connection,
-    is_handled,
-    operate,
-)
+from tests.kit.operators import Calls, build_settings, get_connection, is_handled, operate
 from tests.kit.peering_objects import PeeringObject, provide_peerings
 from tests.kit.processes import Command
 from tests.kit.waiting import eventually
@@ -47,11 +40,9 @@ def created(**kwargs):
 class Story:
     """The two, and the object at which they meet."""
 
-    def __init__(
-        self, cluster: LocalCluster, relay: Relay, objects: Objects, log: pytest.LogCaptureFixture
-    ) -> None:
+    def __init__(self, cluster: LocalCluster, relay: Relay, log: pytest.LogCaptureFixture) -> None:
         self.relay = relay
-        self.objects = objects
+        self.objects = objects = relay.objects
         self.shared = PeeringObject(objects.client, objects.namespace, "mine")
         self.calls = Calls()
         self.log = log
@@ -106,7 +97,6 @@ async def wait_for(command: Command, text: str, count: int = 1) -> None:
 def story(
     webop_cluster: LocalCluster,
     relay: Relay,
-    baton_objects: Objects,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Story:
@@ -114,7 +104,7 @@ def story(
     provide_peerings(webop_cluster)
     relay.write(_HANDLERS)
     caplog.set_level(logging.INFO, "webop.coordination")
-    return Story(webop_cluster, relay, baton_objects, caplog)
+    return Story(webop_cluster, relay, caplog)
 
 
 _PAUSING, _RESUMING = "Pausing operations in favour of", "Resuming operations"

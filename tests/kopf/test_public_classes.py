@@ -285,10 +285,12 @@ OTHERS = """
     issubclass(kopf.Store[str].__origin__, collections.abc.Collection)
     sorted(kopf.Index.__abstractmethods__)
     sorted(kopf.Store.__abstractmethods__)
-    [mode.name for mode in kopf.ErrorsMode]
+    list(kopf.ErrorsMode.__members__)
+    list(kopf.DiffOperation.__members__)
+    list(kopf.Reason.__members__)
     [(reason.name, reason.value, str(reason)) for reason in kopf.Reason]
-    [reason.name for reason in kopf.DaemonStoppingReason]
-    [format.name for format in kopf.LogFormat]
+    list(kopf.DaemonStoppingReason.__members__)
+    list(kopf.LogFormat.__members__)
     kopf.TemporaryError().delay
     kopf.TemporaryError('x', 5).delay
     str(kopf.TemporaryError('x', delay=5))
@@ -501,7 +503,7 @@ USES = (
 @pytest.mark.feature("REF-66", "REF-67", "REF-69", "REF-71", "REF-76", "REF-80", "EVT-13")
 @pytest.mark.feature("AUT-12", "EVT-05", "HIE-17", "HIE-18", "PAT-06", "PAT-08", "PAT-14", "RES-20")
 @pytest.mark.feature("HIE-01", "HIE-02", "HIE-04", "HIE-05", "HIE-07", "HIE-10", "HIE-11", "HIE-12")
-@pytest.mark.feature("HIE-13", "HIE-14", "HIE-15", "HIE-16")
+@pytest.mark.feature("HIE-13", "HIE-14", "HIE-15", "HIE-16", "REF-16", "REF-35", "REF-68", "REF-70")
 @pytest.mark.parametrize("expression", split(DIFFS + BODIES + PATCHES + ADOPTION + OTHERS))
 def test_public_classes_are_used_as_those_of_kopf(expression: str) -> None:
     compare(expression)

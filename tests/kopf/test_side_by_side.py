@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.kit.operators import Json, Objects, get_annotations
+from tests.kit.operators import Json, get_annotations
 from tests.kopf.relay import KOPF, WEBOP, Relay
 
 PREFIXES = {1: "one.example.com", 2: "two.example.com"}
@@ -20,9 +20,7 @@ def is_handled_by_both(body: Json) -> bool:
 
 
 @pytest.mark.feature("CFG-66", "D-61")
-async def test_two_operators_with_their_own_prefixes_do_not_wake_each_other(
-    relay: Relay, baton_objects: Objects
-) -> None:
+async def test_two_operators_with_their_own_prefixes_do_not_wake_each_other(relay: Relay) -> None:
     relay.write(f"""
 PREFIX = {PREFIXES}[TURN]
 
@@ -41,15 +39,15 @@ def handler(reason, retry, **kwargs):
         raise kopf.TemporaryError('once more', delay=0.3)
 """)
     async with relay.run(KOPF), relay.run(WEBOP):
-        await baton_objects.create("one", {"x": 1})
-        await baton_objects.wait("one", is_handled_by_both)
-        await baton_objects.patch("one", {"spec": {"x": 2}})
-        body = await baton_objects.wait("one", is_handled_by_both)
-        await baton_objects.create("two", {"x": 1})  # another one's time is time to wake up in
-        await baton_objects.wait("two", is_handled_by_both)
-        assert (await baton_objects.get("one"))["metadata"] == body["metadata"]
-        await baton_objects.delete("one")
-        await baton_objects.wait_gone("one")
+        await relay.objects.create("one", {"x": 1})
+        await relay.objects.wait("one", is_handled_by_both)
+        await relay.objects.patch("one", {"spec": {"x": 2}})
+        body = await relay.objects.wait("one", is_handled_by_both)
+        await relay.objects.create("two", {"x": 1})  # another one's time is time to wake up in
+        await relay.objects.wait("two", is_handled_by_both)
+        assert (await relay.objects.get("one"))["metadata"] == body["metadata"]
+        await relay.objects.delete("one")
+        await relay.objects.wait_gone("one")
 
     annotations = get_annotations(body)
     assert set(annotations) == {

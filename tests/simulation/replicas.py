@@ -355,11 +355,10 @@ def _build_function(plan: HandlerPlan, process: ReplicaProcess) -> Any:
         return _index
     if plan.kind == "daemon":
         return partial(_run_daemon, process)
-    if plan.kind in {"event", "absent"}:
-        return partial(_watch_events, process)
     if plan.kind == "reconcile":
         return partial(_keep_parts, process)
-    return partial(run_sync if plan.is_sync else _run_async, process)
+    is_sync = plan.is_sync and plan.kind not in {"event", "absent"}
+    return partial(run_sync if is_sync else _run_async, process)
 
 
 def _declare(registry: webop.OperatorRegistry, plan: HandlerPlan, fn: Any) -> None:
@@ -425,15 +424,6 @@ def run_sync(process: ReplicaProcess, param: HandlerPlan, **kwargs: Any) -> Any:
     block(plan.seconds)
     with doing.recording():
         return doing.decide()
-
-
-async def _watch_events(process: ReplicaProcess, param: HandlerPlan, **kwargs: Any) -> None:
-    plan = param
-    doing = process.act(plan, plan.id, kwargs)
-    with doing.recording():
-        if plan.seconds:
-            await asyncio.sleep(plan.seconds)
-        doing.decide()
 
 
 def list_parts(name: str, value: int) -> dict[str, int]:

@@ -70,6 +70,12 @@ class Replica(ReplicaProcess):
     def _build(self) -> None:
         self.operator = Idle()
 
+    async def stop(self) -> None:
+        """Ask the operator to end, and wait until it has."""
+        self.is_stopping = True
+        self.operator.ending.set_result(None)
+        await asyncio.sleep(0.1)
+
 
 class Scene:
     """A world of which nothing happens but what a story tells."""

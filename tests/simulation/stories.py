@@ -70,9 +70,7 @@ async def call_twice(
     if fate == "killed later":
         scene.world.kill(one)
     if fate == "stopped":
-        one.is_stopping = True
-        one.operator.ending.set_result(None)
-        await asyncio.sleep(0.1)
+        await one.stop()
     one.is_paused = fate == "paused"
     one.skew = 3.0 if fate == "skewed" else 0.0
     after = scene.begin(two, again, **{"uid": uid, "reason": cause, **details})
@@ -402,9 +400,7 @@ async def keep_object(
         scene.world.kill(process)
     if is_stopped:
         await asyncio.sleep(1.0)
-        process.is_stopping = True
-        process.operator.ending.set_result(None)
-        await asyncio.sleep(0.1)
+        await process.stop()
     if is_deleted:
         scene.world.request("DELETE", "one")
 
@@ -438,9 +434,7 @@ async def change_back(scene: Scene, *, pause: float = 1.0, is_seen: bool = False
     await asyncio.sleep(1.0)
     scene.world.request("PATCH", "one", {"spec": {"value": 1}})
     await asyncio.sleep(pause)
-    process.is_stopping = True
-    process.operator.ending.set_result(None)
-    await asyncio.sleep(0.1)
+    await process.stop()
 
 
 async def resume_object(scene: Scene, *, called: Iterable[str] = ()) -> None:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.kit.processes import run_module
 from tests.simulation.conformance import Conformance
 from tests.simulation.conformance.definitions import tell
 from tests.simulation.conformance.sides import RealSide, SimulatedSide
@@ -56,12 +54,6 @@ def test_definitions_come_change_and_go_alike_on_both_servers(webop_cluster: Loc
 def test_a_wrong_option_is_refused_before_anything_is_compared(
     arguments: list[str], message: str
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.simulation.conformance", *arguments],
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_module("tests.simulation.conformance", *arguments)
     assert done.returncode == 2
     assert message in done.stderr.splitlines()[-1]

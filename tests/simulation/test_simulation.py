@@ -10,19 +10,18 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.pages import ROOT
+from tests.kit.processes import run_module
 from tests.simulation import plans
 from tests.simulation.commands import KEPT
 from tests.simulation.drawing import draw_plan
 from tests.simulation.themes import THEMES
 
-ROOT = Path(__file__).parents[2]
-
 _NAMES = sorted(path.stem for path in KEPT.glob("*.json"))
 
 
 def simulate(*arguments: str) -> str:
-    command = [sys.executable, "-m", "tests.simulation", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    return run_module("tests.simulation", *arguments).stdout
 
 
 @pytest.fixture(scope="module")
@@ -125,8 +124,7 @@ def test_a_history_found_by_a_mutant_is_shortened_and_kept_when_the_user_interru
 def test_a_mistake_in_the_command_line_is_explained_in_one_line(
     arguments: list[str], message: str
 ) -> None:
-    command = [sys.executable, "-m", "tests.simulation", *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = run_module("tests.simulation", *arguments)
     assert done.returncode == 2
     assert message in done.stderr.splitlines()[-1]
 
@@ -144,8 +142,7 @@ def test_a_mistake_in_the_command_line_is_explained_in_one_line(
 def test_a_file_of_another_version_is_explained(tmp_path: Path, text: str) -> None:
     path = tmp_path / "history-1.json"
     path.write_text(text)
-    command = [sys.executable, "-m", "tests.simulation", "--plan", str(path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = run_module("tests.simulation", "--plan", str(path))
     assert done.returncode == 2
     assert "it is no history, or another version has written it: " in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
@@ -159,11 +156,7 @@ def test_all_histories_that_are_drawn_can_be_read_again() -> None:
 
 
 def test_an_unknown_mutant_in_the_environment_is_explained() -> None:
-    command = [sys.executable, "-m", "tests.simulation", "--count", "1"]
-    environment = {**os.environ, "WEBOP_MUTANT": "nosuch"}
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-    )
+    done = run_module("tests.simulation", "--count", "1", WEBOP_MUTANT="nosuch")
     assert done.returncode == 2
     assert "WEBOP_MUTANT: 'nosuch' is not in" in done.stderr.splitlines()[-1]
 

@@ -34,12 +34,6 @@ def serve(scene: Scene, version: int = 1, *, is_listed: bool = True) -> Replica:
     return process
 
 
-async def end(process: Replica) -> None:
-    process.is_stopping = True
-    process.operator.ending.set_result(None)
-    await asyncio.sleep(0.1)
-
-
 async def request(
     scene: Scene,
     *,
@@ -65,7 +59,7 @@ async def request(
     """
     before = serve(scene, 0) if old else None
     if before is not None and old == "ended":
-        await end(before)
+        await before.stop()
     if before is not None and old == "killed":
         scene.world.kill(before)
     process = serve(scene, is_listed=is_listed) if is_there else None
@@ -81,7 +75,7 @@ async def request(
         elif meanwhile == "unlist":
             scene.world.admission.listed.remove(process)
         elif meanwhile == "end":
-            await end(process)
+            await process.stop()
             process.is_stopping = False
         elif meanwhile == "close":
             scene.world.admission.servers[process].fn = None
@@ -113,7 +107,7 @@ async def lose_readiness(
         if other == "killed":
             scene.world.kill(another)
         elif other.startswith("ended"):
-            await end(another)
+            await another.stop()
         await asyncio.sleep(1.0 if other == "ended just now" else 10.0)
     process = serve(scene)
     process.is_stopping, process.operator.obstacles = is_stopping, [*obstacles]
@@ -147,10 +141,10 @@ async def configure(
     if ends == "rough":
         scene.world.kill(serving.pop())
     if ends == "late":
-        await end(serving.pop())
+        await serving.pop().stop()
         await asyncio.sleep(60.0)
     if ends:
-        await end(serving[0])
+        await serving[0].stop()
 
 
 def _build_webhooks(names: Iterable[str]) -> list[Json]:

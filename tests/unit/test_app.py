@@ -12,48 +12,49 @@ from typing import Any
 import pytest
 
 import webop
+from tests.kit.operators import build_settings
 from tests.kit.reviews import Lifespan, Site, build_review, connect, serve
 from tests.kit.waiting import eventually
 from webop.errors import ActivityError, ConfigurationError
 
 
 @pytest.mark.feature("STA-01", "STA-04", "STA-05")
-async def test_startup_handlers_run_before_the_first_request_and_cleanup_handlers_at_the_end(
-    registry: webop.OperatorRegistry,
-) -> None:
+async def test_startup_handlers_run_before_the_first_request_and_cleanup_handlers_at_the_end() -> (
+    None
+):
     calls: list[Any] = []
     settings = webop.OperatorSettings()
 
-    @webop.on.startup(registry=registry)
+    @webop.on.startup()
     async def start(memo: webop.Memo, **kwargs: Any) -> None:
         calls.append(("startup", kwargs["settings"] is settings))
         memo.started = True
 
-    @webop.on.cleanup(registry=registry)
+    @webop.on.cleanup()
     def clean(memo: webop.Memo, **_: Any) -> None:
         calls.append(("cleanup", memo.started))
 
-    @webop.on.validate("kopfexamples", registry=registry)
+    @webop.on.validate("kopfexamples")
     def check(memo: webop.Memo, **_: Any) -> None:
         calls.append(("review", memo.started))
 
-    async with serve(registry=registry, settings=settings) as site:
+    async with serve(settings=settings) as site:
         await site.review()
     assert calls == [("startup", True), ("review", True), ("cleanup", True)]
 
 
 @pytest.mark.feature("STA-02", "D-64")
 async def test_a_failed_startup_is_told_to_the_server_without_a_traceback(
-    registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     calls: list[str] = []
 
-    @webop.on.startup(id="prepare", registry=registry)
+    @webop.on.startup(id="prepare")
     def start(**_: Any) -> None:
         raise webop.PermanentError("No database.")
 
-    webop.on.cleanup(registry=registry)(lambda **_: calls.append("cleanup"))
-    lifespan = Lifespan(webop.create_app(registry=registry))
+    webop.on.cleanup()(lambda **_: calls.append("cleanup"))
+    lifespan = Lifespan(webop.create_app())
     message = await lifespan.pass_through("startup")
     assert message == {
         "type": "lifespan.startup.failed",
@@ -65,18 +66,16 @@ async def test_a_failed_startup_is_told_to_the_server_without_a_traceback(
     assert not any(record.exc_info for record in caplog.records)
 
 
-async def test_an_app_that_is_cancelled_twice_leaves_no_operator_behind(
-    registry: webop.OperatorRegistry,
-) -> None:
+async def test_an_app_that_is_cancelled_twice_leaves_no_operator_behind() -> None:
     cleaning = asyncio.Event()
 
-    @webop.on.cleanup(registry=registry)
+    @webop.on.cleanup()
     async def clean_for_long(**_: Any) -> None:
         cleaning.set()
         await asyncio.sleep(60)
 
     async def live() -> None:
-        async with webop.create_app(registry=registry, modules=()).lifespan():
+        async with webop.create_app(modules=()).lifespan():
             living.set()
             await asyncio.Event().wait()
 
@@ -101,12 +100,12 @@ async def test_handlers_are_not_doubled_when_an_app_lives_twice(tmp_path: Path) 
             assert app.operator.options.scope.patterns == ("team-1",)
 
 
-async def test_a_failed_cleanup_is_told_to_the_server(registry: webop.OperatorRegistry) -> None:
-    @webop.on.cleanup(id="tidy", registry=registry)
+async def test_a_failed_cleanup_is_told_to_the_server() -> None:
+    @webop.on.cleanup(id="tidy")
     def clean(**_: Any) -> None:
         raise webop.PermanentError("Too much rubbish.")
 
-    lifespan = Lifespan(webop.create_app(registry=registry))
+    lifespan = Lifespan(webop.create_app())
     await lifespan.pass_through("startup")
     assert await lifespan.pass_through("shutdown") == {
         "type": "lifespan.shutdown.failed",
@@ -116,12 +115,10 @@ async def test_a_failed_cleanup_is_told_to_the_server(registry: webop.OperatorRe
         await lifespan.task
 
 
-async def test_a_server_that_drops_the_lifespan_ends_the_operator(
-    registry: webop.OperatorRegistry,
-) -> None:
+async def test_a_server_that_drops_the_lifespan_ends_the_operator() -> None:
     cleaned = threading.Event()
-    webop.on.cleanup(registry=registry)(lambda **_: cleaned.set())
-    lifespan = Lifespan(webop.create_app(registry=registry))
+    webop.on.cleanup()(lambda **_: cleaned.set())
+    lifespan = Lifespan(webop.create_app())
     await lifespan.pass_through("startup")
     lifespan.task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
@@ -130,17 +127,15 @@ async def test_a_server_that_drops_the_lifespan_ends_the_operator(
 
 
 @pytest.mark.feature("PRB-09")
-async def test_nothing_is_served_before_the_start_and_after_the_end(
-    registry: webop.OperatorRegistry,
-) -> None:
+async def test_nothing_is_served_before_the_start_and_after_the_end() -> None:
     gate = asyncio.Event()
 
-    @webop.on.startup(registry=registry)
+    @webop.on.startup()
     async def start(**_: Any) -> None:
         await gate.wait()
 
-    webop.on.validate("kopfexamples", registry=registry)(lambda **_: None)
-    app = webop.create_app(registry=registry)
+    webop.on.validate("kopfexamples")(lambda **_: None)
+    app = webop.create_app()
     async with connect(app) as http:
         site = Site(http)
         assert await get_statuses(site) == [503, 503, 503, 503]
@@ -167,20 +162,19 @@ async def get_statuses(site: Site) -> list[int]:
 
 @pytest.mark.feature("ADM-49", "ADM-60")
 async def test_the_end_of_a_webhook_server_is_the_end_of_the_operator_and_is_seen_by_the_probes(
-    registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     calls: list[str] = []
-    settings = webop.OperatorSettings()
     gate = asyncio.Event()
 
     async def serve_briefly(fn: webop.WebhookFn) -> Any:
         yield {"url": "https://somewhere"}
         await gate.wait()
 
-    settings.admission.server = serve_briefly
-    webop.on.validate("kopfexamples", registry=registry)(lambda **_: None)
-    webop.on.cleanup(registry=registry)(lambda **_: calls.append("cleanup"))
-    app = webop.create_app(registry=registry, settings=settings)
+    settings = build_settings(admission={"server": serve_briefly})
+    webop.on.validate("kopfexamples")(lambda **_: None)
+    webop.on.cleanup()(lambda **_: calls.append("cleanup"))
+    app = webop.create_app(settings=settings)
     lifespan = Lifespan(app)
     await lifespan.pass_through("startup")
     async with connect(app) as http:
@@ -217,13 +211,11 @@ async def yield_http(fn: webop.WebhookFn) -> Any:
     ],
 )
 async def test_a_webhook_server_that_yields_something_else_than_a_usable_config_is_told_of(
-    registry: webop.OperatorRegistry, server: Any, managed: str | None, message: str
+    server: Any, managed: str | None, message: str
 ) -> None:
-    settings = webop.OperatorSettings()
-    settings.admission.server = server
-    settings.admission.managed = managed
-    webop.on.validate("kopfexamples", registry=registry)(lambda **_: None)
-    lifespan = Lifespan(webop.create_app(registry=registry, settings=settings))
+    settings = build_settings(admission={"server": server, "managed": managed})
+    webop.on.validate("kopfexamples")(lambda **_: None)
+    lifespan = Lifespan(webop.create_app(settings=settings))
     await lifespan.pass_through("startup")
     await lifespan.pass_through("shutdown")
     with pytest.raises(webop.ConfigurationError, match=message):
@@ -235,46 +227,41 @@ def test_a_misspelt_option_is_told_at_once() -> None:
         webop.create_app(namespace="x")  # type: ignore[call-arg]
 
 
-async def test_a_handler_that_cannot_be_called_is_told_to_the_server_or_the_caller(
-    registry: webop.OperatorRegistry,
-) -> None:
+async def test_a_handler_that_cannot_be_called_is_told_to_the_server_or_the_caller() -> None:
     calls: list[str] = []
-    webop.on.startup(registry=registry)(lambda **_: calls.append("startup"))
+    webop.on.startup()(lambda **_: calls.append("startup"))
 
-    @webop.on.create("kopfexamples", registry=registry)
+    @webop.on.create("kopfexamples")
     def fn(nam: str, **_: Any) -> None: ...
 
     reason = r"fn\(\) requires 'nam', .* did you mean 'name'\? .*test_app\.py, line"
-    lifespan = Lifespan(webop.create_app(registry=registry))
+    lifespan = Lifespan(webop.create_app())
     message = await lifespan.pass_through("startup")
     assert message["type"] == "lifespan.startup.failed"
     assert re.search(reason, message["message"])
     with pytest.raises(ConfigurationError):
         await lifespan.task
     with pytest.raises(ConfigurationError, match=reason):
-        await webop.operator(registry=registry, clusterwide=True)
+        await webop.operator(clusterwide=True)
     assert calls == []
 
 
 @pytest.mark.feature("ADM-48")
-async def test_without_an_asgi_server_admission_handlers_need_a_webhook_server(
-    registry: webop.OperatorRegistry,
-) -> None:
+async def test_without_an_asgi_server_admission_handlers_need_a_webhook_server() -> None:
     calls: list[str] = []
-    webop.on.startup(registry=registry)(lambda **_: calls.append("startup"))
-    webop.on.cleanup(registry=registry)(lambda **_: calls.append("cleanup"))
-    webop.on.validate("kopfexamples", id="check", registry=registry)(lambda **_: None)
+    webop.on.startup()(lambda **_: calls.append("startup"))
+    webop.on.cleanup()(lambda **_: calls.append("cleanup"))
+    webop.on.validate("kopfexamples", id="check")(lambda **_: None)
     with pytest.raises(ConfigurationError, match=r"handlers \(check\).*settings\.admission\.serv"):
-        await webop.operator(registry=registry, clusterwide=True)
+        await webop.operator(clusterwide=True)
     assert calls == ["startup", "cleanup"]
 
 
 async def test_configurations_that_cannot_be_managed_are_told_in_the_log(
-    registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    settings = webop.OperatorSettings()
-    settings.admission.managed = "auto.kopf.dev"
-    webop.on.validate("kopfexamples", registry=registry)(lambda **_: None)
-    async with serve(registry=registry, settings=settings) as site:
+    settings = build_settings(admission={"managed": "auto.kopf.dev"})
+    webop.on.validate("kopfexamples")(lambda **_: None)
+    async with serve(settings=settings) as site:
         assert (await site.get("/readyz")).status_code == 200
     assert "The webhook configurations 'auto.kopf.dev' are not managed" in caplog.text

@@ -28,9 +28,9 @@ def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 async def test_the_root_says_what_to_set_when_nothing_is_configured(
-    registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with serve(registry=registry) as site:
+    async with serve() as site:
         page = (await site.get("/")).json()
     assert "WEBOP_MODULES=handlers.py,package.module" in page["advice"]
     assert "WEBOP_MODULES=handlers.py,package.module" in caplog.text
@@ -38,11 +38,11 @@ async def test_the_root_says_what_to_set_when_nothing_is_configured(
     assert page["handlers"] == 0
 
 
-async def test_the_root_says_what_is_served(registry: webop.OperatorRegistry) -> None:
-    webop.on.validate("kopfexamples", id="check", registry=registry)(lambda **_: None)
-    webop.on.mutate("pods", id="check", registry=registry)(lambda **_: None)
-    webop.on.probe(id="now", registry=registry)(lambda **_: None)
-    async with serve(registry=registry) as site:
+async def test_the_root_says_what_is_served() -> None:
+    webop.on.validate("kopfexamples", id="check")(lambda **_: None)
+    webop.on.mutate("pods", id="check")(lambda **_: None)
+    webop.on.probe(id="now")(lambda **_: None)
+    async with serve() as site:
         page = (await site.get("/")).json()
     assert page["webhooks"] == ["check"]
     assert page["handlers"] == 3
@@ -51,10 +51,10 @@ async def test_the_root_says_what_is_served(registry: webop.OperatorRegistry) ->
     assert page["role"] == ""
 
 
-async def test_the_root_says_whether_it_acts_and_why_not(registry: webop.OperatorRegistry) -> None:
-    webop.on.create("kopfexamples", registry=registry)(lambda **_: None)
+async def test_the_root_says_whether_it_acts_and_why_not() -> None:
+    webop.on.create("kopfexamples")(lambda **_: None)
     settings = build_settings(leadership={"lease_name": "one-of-many"})
-    async with serve(registry=registry, settings=settings) as site:
+    async with serve(settings=settings) as site:
         role = (await site.get("/")).json()["role"]
     assert role.startswith("standing by; the lease one-of-many is not held: ")
     assert "not elected yet" in role
@@ -64,23 +64,19 @@ async def test_the_root_says_whether_it_acts_and_why_not(registry: webop.Operato
     ("method", "path", "status"),
     [("GET", "/nowhere", 404), ("PUT", "/", 405), ("HEAD", "/livez", 200), ("DELETE", "/x", 404)],
 )
-async def test_there_is_nothing_else(
-    registry: webop.OperatorRegistry, method: str, path: str, status: int
-) -> None:
-    async with serve(registry=registry) as site:
+async def test_there_is_nothing_else(method: str, path: str, status: int) -> None:
+    async with serve() as site:
         assert (await site.http.request(method, path)).status_code == status
 
 
 @pytest.mark.feature("PRB-03", "PRB-04", "PRB-10")
-async def test_the_health_is_what_the_probe_handlers_return(
-    registry: webop.OperatorRegistry,
-) -> None:
-    @webop.on.probe(id="now", registry=registry)
+async def test_the_health_is_what_the_probe_handlers_return() -> None:
+    @webop.on.probe(id="now")
     async def tell(memo: webop.Memo, settings: webop.OperatorSettings, **_: Any) -> Any:
         return {"count": memo.count, "level": settings.posting.level}
 
-    webop.on.probe(id="sync", registry=registry)(lambda **_: [1, None])
-    async with serve(registry=registry, memo=webop.Memo(count=3)) as site:
+    webop.on.probe(id="sync")(lambda **_: [1, None])
+    async with serve(memo=webop.Memo(count=3)) as site:
         answer = await site.get("/healthz")
     assert answer.status_code == 200
     assert answer.headers["content-type"] == "application/json"
@@ -88,28 +84,24 @@ async def test_the_health_is_what_the_probe_handlers_return(
 
 
 @pytest.mark.feature("PRB-04")
-async def test_a_probe_without_a_result_is_not_in_the_health(
-    registry: webop.OperatorRegistry,
-) -> None:
-    webop.on.probe(id="silent", registry=registry)(lambda **_: None)
-    webop.on.probe(id="zero", registry=registry)(lambda **_: 0)
-    async with serve(registry=registry) as site:
+async def test_a_probe_without_a_result_is_not_in_the_health() -> None:
+    webop.on.probe(id="silent")(lambda **_: None)
+    webop.on.probe(id="zero")(lambda **_: 0)
+    async with serve() as site:
         answer = await site.get("/healthz")
     assert (answer.status_code, answer.json()) == (200, {"zero": 0})
 
 
-async def test_a_probe_that_fails_is_an_error_at_once_and_can_recover(
-    registry: webop.OperatorRegistry,
-) -> None:
+async def test_a_probe_that_fails_is_an_error_at_once_and_can_recover() -> None:
     errors: list[Exception] = [ValueError("No database."), webop.PermanentError("No luck.")]
 
-    @webop.on.probe(id="database", registry=registry)
+    @webop.on.probe(id="database")
     def check(**_: Any) -> str:
         if errors:
             raise errors.pop(0)
         return "fine"
 
-    async with serve(registry=registry) as site, asyncio.timeout(10):
+    async with serve() as site, asyncio.timeout(10):
         answers = [await site.get("/healthz") for _ in range(3)]
     assert [answer.status_code for answer in answers] == [500, 500, 200]
     assert answers[0].json() == {"error": "The probe has failed in database."}
@@ -117,13 +109,11 @@ async def test_a_probe_that_fails_is_an_error_at_once_and_can_recover(
 
 
 @pytest.mark.feature("PRB-05")
-def test_a_probe_that_hangs_fails_after_ten_seconds_and_is_called_again_when_it_has_ended(
-    registry: webop.OperatorRegistry,
-) -> None:
+def test_a_probe_that_hangs_fails_after_ten_seconds_and_is_called_again_when_it_has_ended() -> None:
     called, released = threading.Event(), threading.Event()
     calls: list[int] = []
 
-    @webop.on.probe(id="database", registry=registry)
+    @webop.on.probe(id="database")
     def check(**_: Any) -> int:
         calls.append(len(calls))
         called.set()
@@ -133,7 +123,7 @@ def test_a_probe_that_hangs_fails_after_ten_seconds_and_is_called_again_when_it_
     async def ask_twice() -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, AdvancingLoop)
-        async with serve(registry=registry) as site:
+        async with serve() as site:
             asking = asyncio.gather(site.get("/healthz"), site.get("/healthz"))
             await eventually(called.is_set)
             loop.advance += 9
@@ -165,19 +155,15 @@ def test_a_probe_that_hangs_fails_after_ten_seconds_and_is_called_again_when_it_
         (Path("/tmp"), "/tmp"),
     ],
 )
-async def test_the_results_of_probes_are_json_or_made_so(
-    registry: webop.OperatorRegistry, value: Any, expected: Any
-) -> None:
-    webop.on.probe(id="x", registry=registry)(lambda **_: value)
-    async with serve(registry=registry) as site:
+async def test_the_results_of_probes_are_json_or_made_so(value: Any, expected: Any) -> None:
+    webop.on.probe(id="x")(lambda **_: value)
+    async with serve() as site:
         assert (await site.get("/healthz")).json() == {"x": expected}
 
 
-async def test_results_that_json_cannot_hold_are_an_error_with_the_reason(
-    registry: webop.OperatorRegistry,
-) -> None:
-    webop.on.probe(id="x", registry=registry)(lambda **_: 2**70)
-    async with serve(registry=registry) as site:
+async def test_results_that_json_cannot_hold_are_an_error_with_the_reason() -> None:
+    webop.on.probe(id="x")(lambda **_: 2**70)
+    async with serve() as site:
         answer = await site.get("/healthz")
     assert answer.status_code == 500
     assert "JSON cannot represent" in answer.json()["error"]
@@ -185,11 +171,11 @@ async def test_results_that_json_cannot_hold_are_an_error_with_the_reason(
 
 @pytest.mark.usefixtures("nowhere")
 async def test_without_credentials_admission_is_served_and_the_readiness_says_what_is_missing(
-    registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    webop.on.create("kopfexamples", registry=registry)(lambda **_: None)
-    webop.on.validate("kopfexamples", registry=registry)(lambda **_: None)
-    async with serve(registry=registry) as site:
+    webop.on.create("kopfexamples")(lambda **_: None)
+    webop.on.validate("kopfexamples")(lambda **_: None)
+    async with serve() as site:
         assert (await site.get("/readyz")).status_code == 503  # from the first moment on
         await eventually(lambda: "only admission and probes are served" in caplog.text)
         answer = await site.get("/readyz")

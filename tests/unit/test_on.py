@@ -158,7 +158,7 @@ def test_a_resource_must_be_named_once(decorator: Decorator, args: Any, names: A
         (webop.on.create, "new", "There is no option 'new'"),
         (webop.on.event, "retries", "There is no option 'retries'"),
         (webop.on.event, "errors", "There is no option 'errors'"),
-        (webop.on.validate, "timeout", "There is no option 'timeout'"),
+        (webop.on.validate, "timeout", "no option 'timeout' .* did you mean 'timeout_seconds'"),
         (webop.on.validate, "backoff", "There is no option 'backoff'"),
         (webop.on.mutate, "errors", "There is no option 'errors'"),
         (webop.on.mutate, "retries", "There is no option 'retries'"),
@@ -260,16 +260,16 @@ def test_subhandler_takes_no_registry() -> None:
 
 
 @pytest.mark.feature("HND-03", "HND-01")
-def test_a_static_method_can_be_decorated_where_it_is_declared() -> None:
-    registry = webop.OperatorRegistry()
-
+def test_a_static_method_can_be_decorated_where_it_is_declared(
+    registry: webop.OperatorRegistry,
+) -> None:
     class Reconciler:
         @staticmethod
-        @webop.on.create("kex", registry=registry)
+        @webop.on.create("kex")
         def inside(**_: Any) -> str:
             return "called"
 
-        @webop.on.update("kex", registry=registry, id="outside")
+        @webop.on.update("kex", id="outside")
         @staticmethod
         def outside(**_: Any) -> str:
             return "called"
@@ -281,13 +281,15 @@ def test_a_static_method_can_be_decorated_where_it_is_declared() -> None:
 
 
 @pytest.mark.feature("HND-02")
-def test_a_decorator_can_be_called_on_a_method_of_an_object() -> None:
+def test_a_decorator_can_be_called_on_a_method_of_an_object(
+    registry: webop.OperatorRegistry,
+) -> None:
     class Reconciler:
         def method(self, **_: Any) -> None: ...
 
-    registry, instance = webop.OperatorRegistry(), Reconciler()
-    webop.on.create("kex", registry=registry)(instance.method)
-    webop.on.create("kex", registry=registry, id="other")(Reconciler().method)
+    instance = Reconciler()
+    webop.on.create("kex")(instance.method)
+    webop.on.create("kex", id="other")(Reconciler().method)
     first, second = registry.select_resource_handlers()
     assert first.fn == instance.method
     assert first.id.endswith("Reconciler.method")
@@ -300,7 +302,7 @@ def test_a_decorator_without_parentheses_is_told(registry: webop.OperatorRegistr
     with pytest.raises(TypeError, match=r"@webop.on.create needs a kind in parentheses"):
         webop.on.create(create_fn)  # type: ignore[arg-type]
 
-    webop.on.event(lambda resource, **_: resource.kind == "Pod", registry=registry)(create_fn)
+    webop.on.event(lambda resource, **_: resource.kind == "Pod")(create_fn)
     assert len(registry) == 1
 
 
@@ -324,9 +326,9 @@ def test_a_decorator_of_activities_without_parentheses_is_told(decorator: Decora
     "decorator", [webop.on.event, webop.on.create, webop.on.update, webop.index, webop.timer]
 )
 def test_a_handler_of_the_metadata_asks_for_nothing_else(
-    registry: webop.OperatorRegistry, decorator: Decorator, options: dict[str, Any], message: str
+    decorator: Decorator, options: dict[str, Any], message: str
 ) -> None:
-    decorate = decorator("pods", registry=registry, metadata_only=True, **options)
+    decorate = decorator("pods", metadata_only=True, **options)
     with pytest.raises(TypeError, match=re.escape(message)):
         decorate(lambda name, **_: None)
 
@@ -337,10 +339,10 @@ def test_a_handler_of_the_metadata_has_no_argument_for_the_rest(
 ) -> None:
     with pytest.raises(TypeError, match="takes 'status', which is always empty"):
 
-        @webop.on.create("pods", registry=registry, metadata_only=True)
+        @webop.on.create("pods", metadata_only=True)
         def create(status: Any, **_: Any) -> None: ...
 
-    @webop.on.update("pods", registry=registry, metadata_only=True, field="metadata.labels")
+    @webop.on.update("pods", metadata_only=True, field="metadata.labels")
     def update(meta: Any, body: Any, **_: Any) -> None: ...
 
     (handler,) = registry.select_resource_handlers()
@@ -348,6 +350,6 @@ def test_a_handler_of_the_metadata_has_no_argument_for_the_rest(
 
 
 @pytest.mark.feature("FLT-28")
-def test_webhooks_get_whole_objects(registry: webop.OperatorRegistry) -> None:
+def test_webhooks_get_whole_objects() -> None:
     with pytest.raises(TypeError, match="There is no option 'metadata_only'"):
-        webop.on.validate("pods", registry=registry, metadata_only=True)  # type: ignore[call-arg]
+        webop.on.validate("pods", metadata_only=True)  # type: ignore[call-arg]

@@ -273,38 +273,6 @@ async def test_slow_writes_of_children_limit_how_many_reconcilers_run_at_once(
     assert 1 < most <= 32
 
 
-async def test_a_child_that_is_applied_twice_at_once_and_deleted_meanwhile_comes_back(
-    objects: Objects, maps: Maps, relayed: Relay, run_relayed: RunOperator
-) -> None:
-    sent: list[httpx.Request] = []
-    responses = [asyncio.Event(), asyncio.Event()]
-
-    async def delay(request: httpx.Request) -> httpx.Response | None:
-        is_about_child = request.method == "PATCH" and request.url.path.endswith("/child")
-        if not is_about_child or len(sent) == len(responses):
-            return None
-        sent.append(request)
-        is_due, answer = responses[len(sent) - 1], await relayed.pass_on(request)
-        await is_due.wait()
-        return answer
-
-    @webop.reconcile("widgets", owns=["configmaps"], when=is_no_fence)
-    async def build(children: webop.Children, **_: Any) -> None:
-        await asyncio.gather(*(children.apply(build_map("child", {})) for _ in range(2)))
-
-    async with run_relayed(meddle=delay):
-        await objects.pass_fence()
-        await objects.create("one")
-        await maps.wait("child", bool)
-        await asyncio.sleep(0.2)  # for the second request
-        responses[0].set()
-        await asyncio.sleep(0.2)
-        await maps.delete("child")
-        await asyncio.sleep(0.2)
-        responses[1].set()
-        await maps.wait("child", bool)
-
-
 async def test_nothing_of_others_is_taken_over_or_pruned(
     builder: Builder,
     objects: Objects,

@@ -1,6 +1,5 @@
 """The command line of chaos runs: wrong options, and Ctrl-C."""
 
-import os
 import shutil
 import signal
 import subprocess
@@ -9,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
-COMMAND = [sys.executable, "-m", "tests.soak.chaos"]
+from tests.kit.pages import ROOT
+from tests.kit.processes import run_module
 
 
 @pytest.mark.parametrize(
@@ -25,9 +24,7 @@ COMMAND = [sys.executable, "-m", "tests.soak.chaos"]
 def test_a_wrong_option_is_refused_before_anything_is_started(
     arguments: list[str], message: str
 ) -> None:
-    done = subprocess.run(
-        [*COMMAND, *arguments], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    done = run_module("tests.soak.chaos", *arguments)
     assert done.returncode == 2
     assert done.stdout == ""
     assert message in done.stderr
@@ -37,14 +34,7 @@ def test_a_run_does_not_test_another_copy_of_webop(tmp_path: Path) -> None:
     copy = tmp_path / "webop"
     shutil.copytree(ROOT / "webop", copy, ignore=shutil.ignore_patterns("__pycache__"))
     (copy / "app.py").write_text("# It was edited in the clone since.\n")
-    done = subprocess.run(
-        COMMAND,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_module("tests.soak.chaos", PYTHONPATH=str(tmp_path))
     assert done.returncode == 2
     assert done.stderr.startswith(f"chaos: the webop in {copy} differs from this clone, ")
     assert f" -m pip install -e '{ROOT}'" in done.stderr
@@ -52,7 +42,7 @@ def test_a_run_does_not_test_another_copy_of_webop(tmp_path: Path) -> None:
 
 def test_ctrl_c_ends_a_run_without_a_traceback() -> None:
     with subprocess.Popen(
-        [*COMMAND, "--minutes", "1"],
+        [sys.executable, "-m", "tests.soak.chaos", "--minutes", "1"],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

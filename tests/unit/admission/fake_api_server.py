@@ -115,10 +115,7 @@ class Managing:
 
 @contextlib.asynccontextmanager
 async def manage(
-    registry: webop.OperatorRegistry,
-    server: FailingServer,
-    config: webop.WebhookClientConfig | None = None,
-    **admission: Any,
+    server: FailingServer, config: webop.WebhookClientConfig | None = None, **admission: Any
 ) -> AsyncIterator[Managing]:
     """Run a manager that knows the resource and where the webhooks are served."""
     settings = webop.OperatorSettings()
@@ -126,7 +123,7 @@ async def manage(
     settings.networking.error_backoffs = ()
     for name, value in admission.items():
         setattr(settings.admission, name, value)
-    operator = Operator(OperatorOptions(registry=registry, settings=settings))
+    operator = Operator(OperatorOptions(settings=settings))
     info = webop.ConnectionInfo(server="http://api", default_namespace="mine")
     vault, factory = webop.Vault({"x": info}), answer_by(server.handle)
     async with Client(vault, settings.networking, transport_factory=factory) as client:

@@ -22,19 +22,23 @@ V1 = {
 BROKEN = {**V1, "metadata": {"name": "two", "namespace": "ns"}, "spec": {"address": 5}}
 
 
+@pytest.fixture(autouse=True)
+def converters(registry: webop.OperatorRegistry) -> None:
+    declare(registry)
+
+
 def build(*objects: Any, version: str = f"{GROUP}/v2", **changes: Any) -> dict[str, Any]:
     request = {"uid": "u", "desiredAPIVersion": version, "objects": [*objects], **changes}
     return {"apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview", "request": request}
 
 
-async def post(registry: webop.OperatorRegistry, review: Any) -> Any:
-    async with serve(registry=registry, modules=[]) as site:
+async def post(review: Any) -> Any:
+    async with serve(modules=[]) as site:
         return await site.post(review, "/convert")
 
 
-async def test_objects_are_converted_without_a_cluster(registry: webop.OperatorRegistry) -> None:
-    declare(registry)
-    answer = await post(registry, build(V1, {**V1, "apiVersion": f"{GROUP}/v2"}))
+async def test_objects_are_converted_without_a_cluster() -> None:
+    answer = await post(build(V1, {**V1, "apiVersion": f"{GROUP}/v2"}))
     assert answer.status_code == 200, answer.text
     response = answer.json()["response"]
     assert (response["uid"], response["result"]) == ("u", {"status": "Success"})
@@ -44,14 +48,13 @@ async def test_objects_are_converted_without_a_cluster(registry: webop.OperatorR
     assert second["spec"] == V1["spec"]
 
 
-async def test_other_kinds_and_versions_are_failures(registry: webop.OperatorRegistry) -> None:
-    declare(registry)
+async def test_other_kinds_and_versions_are_failures() -> None:
     for review in (
         build({**V1, "kind": "Other"}),
         build({**V1, "apiVersion": f"{GROUP}/v9"}),
         build(V1, version=f"{GROUP}/v9"),
     ):
-        answer = await post(registry, review)
+        answer = await post(review)
         message = answer.json()["response"]["result"]["message"]
         assert "the operator has no function for it" in message
 
@@ -72,35 +75,25 @@ async def test_other_kinds_and_versions_are_failures(registry: webop.OperatorReg
         (build({**V1, "apiVersion": "other/v1"}), "must be of the group"),
     ],
 )
-async def test_reviews_that_are_wrong_are_refused_with_the_field(
-    review: Any, text: str, registry: webop.OperatorRegistry
-) -> None:
-    declare(registry)
-    answer = await post(registry, review)
+async def test_reviews_that_are_wrong_are_refused_with_the_field(review: Any, text: str) -> None:
+    answer = await post(review)
     assert answer.status_code == 400
     assert text in answer.json()["message"]
 
 
-async def test_a_handler_can_have_the_same_path(registry: webop.OperatorRegistry) -> None:
-    declare(registry)
-    webop.on.validate("pods", id="convert", registry=registry)(lambda **_: None)
-    answer = await post(registry, build(V1))
+async def test_a_handler_can_have_the_same_path() -> None:
+    webop.on.validate("pods", id="convert")(lambda **_: None)
+    answer = await post(build(V1))
     assert answer.json()["response"]["result"] == {"status": "Success"}
 
 
-async def test_an_operator_without_a_server_cannot_convert(
-    registry: webop.OperatorRegistry,
-) -> None:
-    declare(registry)
+async def test_an_operator_without_a_server_cannot_convert() -> None:
     with pytest.raises(webop.ConfigurationError, match=f"There are converters .{NAME}., but no"):
-        await webop.operator(registry=registry, clusterwide=True, standalone=True)
+        await webop.operator(clusterwide=True, standalone=True)
 
 
-async def test_the_calls_of_each_converter_are_in_the_metrics(
-    registry: webop.OperatorRegistry,
-) -> None:
-    declare(registry)
-    async with serve(registry=registry, settings=build_settings()) as site:
+async def test_the_calls_of_each_converter_are_in_the_metrics() -> None:
+    async with serve(settings=build_settings()) as site:
         before = await scrape(site.http)
         for review in (build(V1, V1), build(V1, BROKEN), build(V1, version=f"{GROUP}/v1alpha1")):
             await site.post(review, "/convert")

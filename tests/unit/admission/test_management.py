@@ -33,26 +33,24 @@ def server() -> FailingServer:
 
 
 @pytest.fixture(autouse=True)
-def handlers(registry: webop.OperatorRegistry) -> None:
-    webop.on.validate("kopfexamples", id="v", registry=registry)(lambda **_: None)
-    webop.on.validate("kopfexamples", id="p", persistent=True, registry=registry)(lambda **_: None)
+def handlers() -> None:
+    webop.on.validate("kopfexamples", id="v")(lambda **_: None)
+    webop.on.validate("kopfexamples", id="p", persistent=True)(lambda **_: None)
 
 
 @pytest.mark.feature("ADM-41", "ADM-43")
 async def test_a_configuration_is_read_by_a_patch_and_created_if_there_is_something_for_it(
-    registry: webop.OperatorRegistry, server: FailingServer
+    server: FailingServer,
 ) -> None:
-    async with manage(registry, server) as managing:
+    async with manage(server) as managing:
         await managing.wait_applied()
     created, is_ready = [*LOOK, f"POST {VALIDATING}"], [*LOOK, f"PATCH {VALIDATING}"]
     assert server.requests == created + is_ready
     assert server.get_names() == {VALIDATING: ["v", "p"]}
 
 
-async def test_nothing_is_sent_when_nothing_changes(
-    registry: webop.OperatorRegistry, server: FailingServer
-) -> None:
-    async with manage(registry, server) as managing:
+async def test_nothing_is_sent_when_nothing_changes(server: FailingServer) -> None:
+    async with manage(server) as managing:
         await managing.wait_applied()
         server.requests.clear()
         managing.operator.context.cluster_view.update([KEX])
@@ -65,13 +63,10 @@ async def test_nothing_is_sent_when_nothing_changes(
 @pytest.mark.parametrize("failure", [500, 503, 429, httpx.ConnectError("No way.")])
 @in_virtual_time
 async def test_problems_of_the_api_server_are_waited_out(
-    registry: webop.OperatorRegistry,
-    server: FailingServer,
-    failure: int | Exception,
-    caplog: pytest.LogCaptureFixture,
+    server: FailingServer, failure: int | Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.failures.append(failure)
-    async with manage(registry, server) as managing:
+    async with manage(server) as managing:
         await eventually(lambda: managing.manager.problem)
         assert not managing.manager.is_applied.is_set()
         await managing.wait_applied()
@@ -80,21 +75,17 @@ async def test_problems_of_the_api_server_are_waited_out(
     assert "Cannot write the webhook configurations" in caplog.text
 
 
-async def test_a_refusal_of_what_is_configured_is_an_error(
-    registry: webop.OperatorRegistry, server: FailingServer
-) -> None:
+async def test_a_refusal_of_what_is_configured_is_an_error(server: FailingServer) -> None:
     server.failures.append(422)
-    async with manage(registry, server) as managing:
+    async with manage(server) as managing:
         await asyncio.wait([managing.task])
         assert isinstance(managing.task.exception(), APIUnprocessableError)
 
 
 @pytest.mark.feature("ADM-43")
-async def test_a_refusal_for_lack_of_permissions_shows_the_rule(
-    registry: webop.OperatorRegistry, server: FailingServer
-) -> None:
+async def test_a_refusal_for_lack_of_permissions_shows_the_rule(server: FailingServer) -> None:
     server.failures.append(403)
-    async with manage(registry, server) as managing:
+    async with manage(server) as managing:
         await asyncio.wait([managing.task])
         error = managing.task.exception()
     assert isinstance(error, APIForbiddenError)
@@ -108,9 +99,9 @@ async def test_a_refusal_for_lack_of_permissions_shows_the_rule(
 
 @in_virtual_time
 async def test_a_replica_that_cannot_update_its_record_is_not_ready_but_goes_on(
-    registry: webop.OperatorRegistry, server: FailingServer, caplog: pytest.LogCaptureFixture
+    server: FailingServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with manage(registry, server) as managing:
+    async with manage(server) as managing:
         await managing.wait_applied()
         server.failures.append(403)
         managing.operator.context.cluster_view.update([])
@@ -126,21 +117,19 @@ async def test_a_replica_that_cannot_update_its_record_is_not_ready_but_goes_on(
     "config", [{}, {"url": "https://host", "caBundle": "!"}, {"url": "x", "service": {"name": "y"}}]
 )
 async def test_a_config_that_is_not_usable_is_an_error(
-    registry: webop.OperatorRegistry,
-    server: FailingServer,
-    config: webop.WebhookClientConfig,
+    server: FailingServer, config: webop.WebhookClientConfig
 ) -> None:
-    async with manage(registry, server, config or {"caBundle": None}) as managing:
+    async with manage(server, config or {"caBundle": None}) as managing:
         await asyncio.wait([managing.task])
         assert isinstance(managing.task.exception(), ConfigurationError)
 
 
 async def test_another_process_that_creates_it_at_the_same_time_is_no_problem(
-    registry: webop.OperatorRegistry, server: FailingServer
+    server: FailingServer,
 ) -> None:
     server.failures += [404, 404, 409]
     server.put(VALIDATING, [])
-    async with manage(registry, server) as managing:
+    async with manage(server) as managing:
         await managing.wait_applied()
     assert server.requests == [
         *(*LOOK, f"POST {VALIDATING}"),
@@ -152,15 +141,15 @@ async def test_another_process_that_creates_it_at_the_same_time_is_no_problem(
 
 @pytest.mark.feature("ADM-42")
 async def test_one_that_comes_while_the_last_one_goes_keeps_its_mutating_webhooks(
-    registry: webop.OperatorRegistry, server: FailingServer
+    server: FailingServer,
 ) -> None:
-    webop.on.mutate("kopfexamples", id="m", registry=registry)(lambda **_: None)
-    async with manage(registry, server) as old:
+    webop.on.mutate("kopfexamples", id="m")(lambda **_: None)
+    async with manage(server) as old:
         await old.wait_applied()
         server.removable = asyncio.Event()
         leaving = asyncio.create_task(old.manager.withdraw(is_asked=True))
         await server.removing.wait()
-        async with manage(registry, server) as new:
+        async with manage(server) as new:
             await new.wait_applied()
             server.removable.set()
             await leaving
@@ -169,11 +158,11 @@ async def test_one_that_comes_while_the_last_one_goes_keeps_its_mutating_webhook
 
 @pytest.mark.feature("ADM-47")
 async def test_what_is_on_its_way_does_not_come_back_after_the_withdrawal(
-    registry: webop.OperatorRegistry, server: FailingServer
+    server: FailingServer,
 ) -> None:
     server.gate.clear()
     server.put(VALIDATING, [])
-    async with manage(registry, server) as managing:
+    async with manage(server) as managing:
         await eventually(lambda: server.requests)
         withdrawal = asyncio.create_task(managing.manager.withdraw(is_asked=True))
         managing.manager.announce({"url": "https://elsewhere"})
@@ -188,9 +177,9 @@ async def test_what_is_on_its_way_does_not_come_back_after_the_withdrawal(
 
 
 async def test_a_replica_that_has_withdrawn_does_not_keep_the_event_loop_busy(
-    registry: webop.OperatorRegistry, server: FailingServer
+    server: FailingServer,
 ) -> None:
-    async with manage(registry, server, replica_lifetime=0.3) as managing:
+    async with manage(server, replica_lifetime=0.3) as managing:
         await managing.wait_applied()
         await managing.manager.withdraw(is_asked=True)
         await asyncio.sleep(0.2)  # its next check would be due
@@ -213,13 +202,12 @@ async def test_a_replica_that_has_withdrawn_does_not_keep_the_event_loop_busy(
     ],
 )
 async def test_handlers_without_a_webhook_are_told_of_once(
-    registry: webop.OperatorRegistry,
     server: FailingServer,
     resources: list[webop.Resource],
     reason: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with manage(registry, server) as managing:
+    async with manage(server) as managing:
         await managing.wait_applied()
         for _ in range(3):
             managing.operator.context.cluster_view.update(resources)
@@ -229,13 +217,10 @@ async def test_handlers_without_a_webhook_are_told_of_once(
 
 @pytest.mark.parametrize("status", [403, 404])
 async def test_an_account_that_is_not_told_cannot_be_exempted(
-    registry: webop.OperatorRegistry,
-    server: FailingServer,
-    status: int,
-    caplog: pytest.LogCaptureFixture,
+    server: FailingServer, status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.review = status
-    async with manage(registry, server, exempt_account=True) as managing:
+    async with manage(server, exempt_account=True) as managing:
         await managing.wait_applied()
     assert "matchConditions" not in server.stored[VALIDATING]["webhooks"][0]
     assert "settings.admission.exempt_account has no effect" in caplog.text
@@ -243,14 +228,14 @@ async def test_an_account_that_is_not_told_cannot_be_exempted(
 
 @pytest.mark.parametrize("has_others", [False, True])
 async def test_a_new_certificate_delays_the_readiness_if_other_replicas_serve(
-    registry: webop.OperatorRegistry, server: FailingServer, has_others: bool
+    server: FailingServer, has_others: bool
 ) -> None:
     if has_others:
         record = ReplicaRecord(
             identity="x", since=follow(), renewed=follow(), address={"url": "https://host"}
         )
         server.put(VALIDATING, [], {f"{PREFIX}x": record.encode()})
-    async with manage(registry, server) as managing:
+    async with manage(server) as managing:
         webhooks = managing.operator.webhooks
         await managing.wait_applied()
         webhooks.hosting.is_settling = True
@@ -258,10 +243,8 @@ async def test_a_new_certificate_delays_the_readiness_if_other_replicas_serve(
         assert bool(doubts) is has_others
 
 
-async def test_a_replica_with_an_expired_certificate_is_not_ready(
-    registry: webop.OperatorRegistry, server: FailingServer
-) -> None:
-    async with manage(registry, server) as managing:
+async def test_a_replica_with_an_expired_certificate_is_not_ready(server: FailingServer) -> None:
+    async with manage(server) as managing:
         webhooks, now = managing.operator.webhooks, dt.datetime.now(dt.UTC)
         await managing.wait_applied()
         for days, is_expired in ((1, False), (-1, True)):

@@ -44,28 +44,26 @@ def settings() -> webop.OperatorSettings:
 
 
 @pytest.fixture
-def handlers(registry: webop.OperatorRegistry, gate: Gate) -> webop.OperatorRegistry:
+def handlers(gate: Gate) -> None:
     """Four handlers: two that hang, two that do not."""
 
-    @webop.on.validate("kopfexamples", id="stuck", registry=registry)
+    @webop.on.validate("kopfexamples", id="stuck")
     def stuck(**_: Any) -> None:
         gate.hold()
 
-    @webop.on.validate("kopfexamples", id="stuck-async", registry=registry)
+    @webop.on.validate("kopfexamples", id="stuck-async")
     async def stuck_async(**_: Any) -> None:
         gate.held += 1
         while not gate.event.is_set():
             await asyncio.sleep(0.01)
 
-    @webop.on.validate("kopfexamples", id="quick", registry=registry)
+    @webop.on.validate("kopfexamples", id="quick")
     def quick(**_: Any) -> None:
         pass
 
-    @webop.on.validate("kopfexamples", id="quick-async", registry=registry)
+    @webop.on.validate("kopfexamples", id="quick-async")
     async def quick_async(**_: Any) -> None:
         pass
-
-    return registry
 
 
 async def post_many(site: Site, path: str, count: int) -> list[asyncio.Task[httpx.Response]]:
@@ -86,16 +84,12 @@ async def is_allowed(site: Site, path: str) -> bool:
         ("max_reviews", "/stuck-async", "/quick"),
     ],
 )
+@pytest.mark.usefixtures("handlers")
 async def test_what_hangs_is_refused_quickly_and_leaves_the_others_alone(
-    handlers: webop.OperatorRegistry,
-    settings: webop.OperatorSettings,
-    gate: Gate,
-    limit: str,
-    path: str,
-    refused_path: str,
+    settings: webop.OperatorSettings, gate: Gate, limit: str, path: str, refused_path: str
 ) -> None:
     setattr(settings.admission, limit, 3)
-    async with serve(registry=handlers, settings=settings) as site:
+    async with serve(settings=settings) as site:
         waiting = await post_many(site, path, 3)
         await gate.wait_for_held(3)
         async with asyncio.timeout(1):
@@ -113,11 +107,12 @@ async def test_what_hangs_is_refused_quickly_and_leaves_the_others_alone(
         assert await is_allowed(site, path)
 
 
+@pytest.mark.usefixtures("handlers")
 async def test_threads_of_reviews_that_were_given_up_count_until_they_end(
-    handlers: webop.OperatorRegistry, settings: webop.OperatorSettings, gate: Gate
+    settings: webop.OperatorSettings, gate: Gate
 ) -> None:
     settings.admission.max_calls = 2
-    async with serve(registry=handlers, settings=settings) as site:
+    async with serve(settings=settings) as site:
         for count in (1, 2):
             given_up = await site.post(build_review(), "/stuck?timeout=200ms")
             assert given_up.status_code == 504
@@ -131,34 +126,35 @@ async def test_threads_of_reviews_that_were_given_up_count_until_they_end(
                 await asyncio.sleep(0.01)
 
 
+@pytest.mark.usefixtures("handlers")
 async def test_threads_that_are_busy_with_other_work_do_not_hold_up_reviews(
-    handlers: webop.OperatorRegistry, settings: webop.OperatorSettings, gate: Gate
+    settings: webop.OperatorSettings, gate: Gate
 ) -> None:
     settings.execution.max_workers = 2
     settings.background.max_workers = 2
     for pool in (settings.execution, settings.background):
         for _ in range(4):
             pool.executor.submit(gate.hold)
-    async with serve(registry=handlers, settings=settings) as site:
+    async with serve(settings=settings) as site:
         await gate.wait_for_held(4)
         assert await is_allowed(site, "/quick")
 
 
 async def test_a_review_that_is_refused_has_called_none_of_its_handlers(
-    registry: webop.OperatorRegistry, settings: webop.OperatorSettings, gate: Gate
+    settings: webop.OperatorSettings, gate: Gate
 ) -> None:
     called: list[str] = []
 
-    @webop.on.validate("kopfexamples", id="first", registry=registry)
+    @webop.on.validate("kopfexamples", id="first")
     async def first(**_: Any) -> None:
         called.append("first")
 
-    @webop.on.validate("kopfexamples", id="stuck", registry=registry)
+    @webop.on.validate("kopfexamples", id="stuck")
     def stuck(**_: Any) -> None:
         gate.hold()
 
     settings.admission.max_calls = 1
-    async with serve(registry=registry, settings=settings) as site:
+    async with serve(settings=settings) as site:
         waiting = await post_many(site, "/stuck", 1)
         await gate.wait_for_held(1)
         refused = await site.post(build_review(), "/")
@@ -172,23 +168,23 @@ async def test_a_review_that_is_refused_has_called_none_of_its_handlers(
 
 
 async def test_reviews_that_fail_in_any_way_make_room_for_others(
-    registry: webop.OperatorRegistry, settings: webop.OperatorSettings
+    settings: webop.OperatorSettings,
 ) -> None:
-    @webop.on.validate("kopfexamples", id="odd", when=lambda **_: 1 / 0, registry=registry)  # type: ignore[arg-type]
-    @webop.on.validate("kopfexamples", id="failing", registry=registry)
+    @webop.on.validate("kopfexamples", id="odd", when=lambda **_: 1 / 0)  # type: ignore[arg-type]
+    @webop.on.validate("kopfexamples", id="failing")
     def fail(**_: Any) -> None:
         raise RuntimeError
 
-    @webop.on.mutate("kopfexamples", id="renaming", registry=registry)
+    @webop.on.mutate("kopfexamples", id="renaming")
     def rename(patch: webop.Patch, **_: Any) -> None:
         patch.metadata["name"] = "other"
 
-    @webop.on.validate("kopfexamples", id="slow", registry=registry)
+    @webop.on.validate("kopfexamples", id="slow")
     async def linger(**_: Any) -> None:
         await asyncio.Event().wait()
 
     settings.admission.max_reviews = settings.admission.max_calls = 1
-    async with serve(registry=registry, settings=settings) as site:
+    async with serve(settings=settings) as site:
         for _ in range(2):
             for path in ("/odd", "/failing", "/renaming"):
                 assert (await site.review(path=path))["allowed"] is False

@@ -10,7 +10,7 @@ import pydantic
 import pytest
 
 import webop
-from tests.kit.reviews import build_object, serve
+from tests.kit.reviews import build_object, send_review, serve
 from webop.objects.field_errors import render_path
 
 Json = dict[str, Any]
@@ -41,26 +41,25 @@ def validate(
     return caught.value
 
 
-async def refuse(error: Exception | None, registry: webop.OperatorRegistry, **request: Any) -> Json:
+async def refuse(error: Exception | None, **request: Any) -> Json:
     """Return the response to a review whose handler raises the error."""
 
-    @webop.on.validate("kopfexamples", id="check", registry=registry)
+    @webop.on.validate("kopfexamples", id="check")
     def check(**_: Any) -> None:
         if error is not None:
             raise error
 
-    async with serve(registry=registry) as site:
-        return await site.review(path="/check", **request)
+    return await send_review(path="/check", **request)
 
 
 @pytest.mark.feature("ADM-03")
-async def test_a_refusal_has_a_reason_and_causes(registry: webop.OperatorRegistry) -> None:
+async def test_a_refusal_has_a_reason_and_causes() -> None:
     causes: list[Any] = [
         webop.AdmissionCause("spec.a", "must be even"),
         {"field": "spec.b[0]", "message": "is needed", "reason": "FieldValueRequired"},
     ]
     error = webop.AdmissionError("Meh!", code=422, reason="Invalid", causes=causes)
-    response = await refuse(error, registry)
+    response = await refuse(error)
     assert response["status"] == {
         "message": "Meh!",
         "code": 422,
@@ -92,10 +91,10 @@ async def test_a_refusal_has_a_reason_and_causes(registry: webop.OperatorRegistr
     ],
 )
 async def test_the_details_name_the_object_as_far_as_it_has_a_name(
-    registry: webop.OperatorRegistry, request_: Json, names: Json
+    request_: Json, names: Json
 ) -> None:
     error = webop.AdmissionError("Meh!", causes=[webop.AdmissionCause("spec", "no")])
-    details = (await refuse(error, registry, **request_))["status"]["details"]
+    details = (await refuse(error, **request_))["status"]["details"]
     assert {key: value for key, value in details.items() if key != "causes"} == names
 
 
@@ -137,10 +136,7 @@ CAUSES = {
 @pytest.mark.parametrize("decorator", [webop.on.validate, webop.on.mutate])
 @pytest.mark.parametrize("is_async", [True, False])
 async def test_a_validation_error_is_a_refusal_with_a_cause_for_each_field(
-    registry: webop.OperatorRegistry,
-    decorator: Any,
-    is_async: bool,
-    caplog: pytest.LogCaptureFixture,
+    decorator: Any, is_async: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     class KopfExample(pydantic.BaseModel):
         spec: Widget
@@ -152,10 +148,9 @@ async def test_a_validation_error_is_a_refusal_with_a_cause_for_each_field(
         check(body)
 
     chosen = check_soon if is_async else check
-    decorator("kopfexamples", id="check", registry=registry)(chosen)
+    decorator("kopfexamples", id="check")(chosen)
     with caplog.at_level(logging.DEBUG):
-        async with serve(registry=registry) as site:
-            response = await site.review(build_object(WRONG), path="/check")
+        response = await send_review(build_object(WRONG), path="/check")
     status = response["status"]
     assert (response["allowed"], status["code"], status["reason"]) == (False, 422, "Invalid")
     causes = status["details"]["causes"]
@@ -169,9 +164,7 @@ async def test_a_validation_error_is_a_refusal_with_a_cause_for_each_field(
 
 
 @pytest.mark.feature("ADM-06")
-async def test_a_validation_error_ranks_with_the_refusals(
-    registry: webop.OperatorRegistry,
-) -> None:
+async def test_a_validation_error_ranks_with_the_refusals() -> None:
     errors: list[Exception] = [
         webop.PermanentError("permanent"),
         validate(WRONG),
@@ -179,12 +172,11 @@ async def test_a_validation_error_ranks_with_the_refusals(
     ]
     for number, error in enumerate(errors):
 
-        @webop.on.validate("kopfexamples", id=f"check{number}", registry=registry)
+        @webop.on.validate("kopfexamples", id=f"check{number}")
         def check(error: Exception = error, **_: Any) -> None:
             raise error
 
-    async with serve(registry=registry) as site:
-        response = await site.review()
+    response = await send_review()
     assert response["status"]["message"].startswith("items[0].size: ")
 
 
@@ -257,20 +249,18 @@ def test_paths_are_written_as_the_api_server_does(location: Any, path: str, expe
 
 
 @pytest.mark.parametrize("is_refused", [True, False])
-async def test_handlers_can_leave_notes_for_the_audit_log(
-    registry: webop.OperatorRegistry, is_refused: bool
-) -> None:
-    @webop.on.validate("kopfexamples", registry=registry, id="check")
+async def test_handlers_can_leave_notes_for_the_audit_log(is_refused: bool) -> None:
+    @webop.on.validate("kopfexamples", id="check")
     async def check(audit_annotations: dict[str, str], **_: Any) -> None:
         audit_annotations["checked"] = "yes"
 
-    @webop.on.mutate("kopfexamples", registry=registry, id="fill")
+    @webop.on.mutate("kopfexamples", id="fill")
     def fill(audit_annotations: dict[str, str], **_: Any) -> None:
         audit_annotations["filled.in_by-1"] = "ä"
         if is_refused:
             raise webop.AdmissionError("Meh!")
 
-    async with serve(registry=registry) as site:
+    async with serve() as site:
         response = await site.review()
         alone = await site.review(path="/check")
     assert response["allowed"] is not is_refused
@@ -279,16 +269,15 @@ async def test_handlers_can_leave_notes_for_the_audit_log(
 
 
 async def test_notes_that_the_api_server_would_not_take_are_left_out(
-    registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    @webop.on.validate("kopfexamples", registry=registry)
+    @webop.on.validate("kopfexamples")
     def check(audit_annotations: dict[Any, Any], **_: Any) -> None:
         wrong = ("a/b", "a b", "", "-a", "a-", "x" * 64, "ä", None, ("a",), "a\n")
         audit_annotations.update(dict.fromkeys(wrong, "x"))
         audit_annotations.update({5: 6, "b": None, "c": "\udc80"})
 
-    async with serve(registry=registry) as site:
-        response = await site.review()
+    response = await send_review()
     assert response["auditAnnotations"] == {"5": "6", "b": "None", "c": "?", "None": "x"}
     lines = [
         record.getMessage()

@@ -10,7 +10,7 @@ import pytest
 
 import webop
 from tests.kit.causes import UnreadableError
-from tests.kit.reviews import build_object, build_review, read_patch, serve
+from tests.kit.reviews import build_object, build_review, read_patch, send_review, serve
 from webop.admission.response import build_response
 from webop.admission.review import parse_review
 from webop.errors import AdmissionError, ReviewError
@@ -182,23 +182,20 @@ TAKEN = [
 
 @pytest.mark.feature("ADM-31", "ADM-19")
 @pytest.mark.parametrize(("path", "value"), TAKEN)
-async def test_what_the_api_server_checks_does_no_harm_here(
-    registry: webop.OperatorRegistry, path: str, value: Any
-) -> None:
+async def test_what_the_api_server_checks_does_no_harm_here(path: str, value: Any) -> None:
     @webop.on.validate(
         "kopfexamples",
         id="check",
         labels={"absent": webop.ABSENT, "y": lambda value, **_: value is None},
         annotations={"absent": webop.ABSENT},
         when=lambda meta, labels, **_: not labels.get("a") and meta.get("name") != "no",
-        registry=registry,
     )
-    @webop.on.validate("kopfexamples", id="of-field", field="spec.x.y", registry=registry)
+    @webop.on.validate("kopfexamples", id="of-field", field="spec.x.y")
     def check(logger: webop.Logger, **_: Any) -> None:
         logger.info("Called.")
 
-    @webop.on.mutate("kopfexamples", id="fill", operations=["DELETE"], registry=registry)
-    @webop.on.mutate("kopfexamples", id="fill", registry=registry)
+    @webop.on.mutate("kopfexamples", id="fill", operations=["DELETE"])
+    @webop.on.mutate("kopfexamples", id="fill")
     def fill(patch: webop.Patch, **_: Any) -> None:
         patch.spec["filled"] = True
         patch.status["filled"] = None
@@ -206,7 +203,7 @@ async def test_what_the_api_server_checks_does_no_harm_here(
         patch.meta.annotations["a.b/filled"] = None
 
     review = replace(path, value)
-    async with serve(registry=registry) as site:
+    async with serve() as site:
         for operation in ("CREATE", "UPDATE", "DELETE", "CONNECT"):
             review["request"]["operation"] = operation
             answer = await site.post(review)
@@ -229,18 +226,15 @@ def test_a_response_can_be_put_into_json_whatever_is_in_it() -> None:
 
 
 @pytest.mark.parametrize("where", ["warnings", "values", "keys", "reason", "nothing"])
-async def test_a_denial_is_not_lost_because_other_values_have_no_text(
-    registry: webop.OperatorRegistry, where: str
-) -> None:
+async def test_a_denial_is_not_lost_because_other_values_have_no_text(where: str) -> None:
     unreadable: Any = UnreadableError(5)
 
-    @webop.on.validate("kopfexamples", registry=registry)
+    @webop.on.validate("kopfexamples")
     def check(warnings: list[str], audit_annotations: dict[Any, Any], **_: Any) -> None:
         warnings.extend([unreadable] if where == "warnings" else [])
         audit_annotations.update({"key": unreadable} if where == "values" else {})
         audit_annotations.update({unreadable: "value"} if where == "keys" else {})
         raise AdmissionError("No.", 422, reason=unreadable if where == "reason" else None)
 
-    async with serve(registry=registry) as site:
-        response = await site.review()
+    response = await send_review()
     assert (response["allowed"], response["status"]["message"]) == (False, "No.")

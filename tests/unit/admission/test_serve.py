@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 import webop
-from tests.kit.reviews import USER, build_object, build_review, read_patch, serve
+from tests.kit.operators import build_settings
+from tests.kit.reviews import USER, build_object, build_review, read_patch, send_review, serve
 
 Json = dict[str, Any]
 FORM = "application/x-www-form-urlencoded"
@@ -31,11 +32,9 @@ class QuotaDenialError(webop.AdmissionError):
 @pytest.mark.feature("ADM-01", "ADM-02", "ADM-10", "ADM-88")
 @pytest.mark.parametrize("decorator", [webop.on.validate, webop.on.mutate])
 @pytest.mark.parametrize("path", ["/", "/check", "/check/"])
-async def test_a_handler_that_returns_allows_the_request(
-    registry: webop.OperatorRegistry, decorator: Any, path: str
-) -> None:
-    decorator("kopfexamples", id="check", registry=registry)(lambda **_: None)
-    async with serve(registry=registry) as site:
+async def test_a_handler_that_returns_allows_the_request(decorator: Any, path: str) -> None:
+    decorator("kopfexamples", id="check")(lambda **_: None)
+    async with serve() as site:
         answer = await site.post(build_review(), path, **{"Content-Type": FORM})
     assert answer.status_code == 200
     assert answer.json() == {
@@ -60,12 +59,7 @@ async def test_a_handler_that_returns_allows_the_request(
     ],
 )
 async def test_a_handler_that_raises_refuses_the_request(
-    registry: webop.OperatorRegistry,
-    decorator: Any,
-    is_async: bool,
-    error: BaseException,
-    message: str,
-    code: int,
+    decorator: Any, is_async: bool, error: BaseException, message: str, code: int
 ) -> None:
     def check_at_once(**_: Any) -> None:
         raise error
@@ -73,30 +67,25 @@ async def test_a_handler_that_raises_refuses_the_request(
     async def check(**_: Any) -> None:
         raise error
 
-    decorator("kopfexamples", id="x", registry=registry)(check if is_async else check_at_once)
-    async with serve(registry=registry) as site:
-        response = await site.review(path="/x")
+    decorator("kopfexamples", id="x")(check if is_async else check_at_once)
+    response = await send_review(path="/x")
     assert not response["allowed"]
     assert response["status"]["code"] == code
     if not (is_async and isinstance(error, StopIteration)):  # a coroutine has words of its own
         assert response["status"]["message"].startswith(message)
 
 
-async def test_a_handler_that_is_cancelled_by_its_own_doing_refuses_the_request(
-    registry: webop.OperatorRegistry,
-) -> None:
-    @webop.on.validate("kopfexamples", registry=registry)
+async def test_a_handler_that_is_cancelled_by_its_own_doing_refuses_the_request() -> None:
+    @webop.on.validate("kopfexamples")
     async def check(**_: Any) -> None:
         raise asyncio.CancelledError
 
-    async with serve(registry=registry) as site:
+    async with serve() as site:
         assert not (await site.review())["allowed"]
         assert not (await site.review())["allowed"]
 
 
-async def test_handlers_of_one_id_are_all_called_and_one_refusal_is_enough(
-    registry: webop.OperatorRegistry,
-) -> None:
+async def test_handlers_of_one_id_are_all_called_and_one_refusal_is_enough() -> None:
     """As with functions of one name in several modules."""
 
     async def refuse(**_: Any) -> None:
@@ -105,38 +94,33 @@ async def test_handlers_of_one_id_are_all_called_and_one_refusal_is_enough(
     async def allow(**_: Any) -> None: ...
 
     for fn in (allow, refuse, allow):
-        webop.on.validate("kopfexamples", id="check", registry=registry)(fn)
-    async with serve(registry=registry) as site:
+        webop.on.validate("kopfexamples", id="check")(fn)
+    async with serve() as site:
         assert not (await site.review(path="/check"))["allowed"]
         assert not (await site.review(path="/"))["allowed"]
 
 
 @pytest.mark.feature("ADM-07", "KWA-17")
 @pytest.mark.parametrize("error", [None, webop.AdmissionError("Meh!")])
-async def test_warnings_are_handed_on_with_any_verdict(
-    registry: webop.OperatorRegistry, error: Exception | None
-) -> None:
-    @webop.on.validate("kopfexamples", registry=registry)
+async def test_warnings_are_handed_on_with_any_verdict(error: Exception | None) -> None:
+    @webop.on.validate("kopfexamples")
     async def check(warnings: list[str], **_: Any) -> None:
         warnings.append("Careful.")
         warnings += ["Very", "careful."]
         if error:
             raise error
 
-    async with serve(registry=registry) as site:
-        response = await site.review()
+    response = await send_review()
     assert response["warnings"] == ["Careful.", "Very", "careful."]
     assert response["allowed"] is (error is None)
 
 
-async def test_warnings_of_one_request_are_not_those_of_another(
-    registry: webop.OperatorRegistry,
-) -> None:
-    @webop.on.validate("kopfexamples", registry=registry)
+async def test_warnings_of_one_request_are_not_those_of_another() -> None:
+    @webop.on.validate("kopfexamples")
     def check(warnings: list[str], spec: Json, **_: Any) -> None:
         warnings.append(spec["x"])
 
-    async with serve(registry=registry) as site:
+    async with serve() as site:
         responses = await asyncio.gather(
             *(site.review(build_object({"x": str(number)})) for number in range(20))
         )
@@ -144,8 +128,8 @@ async def test_warnings_of_one_request_are_not_those_of_another(
 
 
 @pytest.mark.feature("ADM-08", "ADM-09")
-async def test_the_patch_of_a_handler_is_a_json_patch(registry: webop.OperatorRegistry) -> None:
-    @webop.on.mutate("kopfexamples", registry=registry)
+async def test_the_patch_of_a_handler_is_a_json_patch() -> None:
+    @webop.on.mutate("kopfexamples")
     def fill_in(patch: webop.Patch, **_: Any) -> None:
         patch.spec["numbers"] = [1, 2]
         patch.spec["removed"] = None
@@ -154,8 +138,7 @@ async def test_the_patch_of_a_handler_is_a_json_patch(registry: webop.OperatorRe
         patch.meta.labels["a/b~c"] = "x"
         patch.fns.append(lambda body: body["spec"].update(more=True))
 
-    async with serve(registry=registry) as site:
-        response = await site.review(build_object({"removed": 1, "same": "same", "numbers": []}))
+    response = await send_review(build_object({"removed": 1, "same": "same", "numbers": []}))
     assert response["allowed"]
     assert sorted(read_patch(response), key=lambda operation: str(operation["path"])) == [
         {"op": "add", "path": "/metadata/labels", "value": {"a/b~c": "x"}},
@@ -182,14 +165,13 @@ def put(value: Any) -> Callable[[webop.Patch], None]:
     ],
 )
 async def test_a_patch_that_cannot_be_applied_is_a_refusal_with_the_reason(
-    registry: webop.OperatorRegistry, breaker: Any, reason: str
+    breaker: Any, reason: str
 ) -> None:
-    @webop.on.mutate("kopfexamples", registry=registry)
+    @webop.on.mutate("kopfexamples")
     def fill_in(patch: webop.Patch, **_: Any) -> None:
         breaker(patch)
 
-    async with serve(registry=registry) as site:
-        response = await site.review()
+    response = await send_review()
     assert not response["allowed"]
     assert "patch" not in response
     assert response["status"]["code"] == 500
@@ -197,21 +179,19 @@ async def test_a_patch_that_cannot_be_applied_is_a_refusal_with_the_reason(
 
 
 @pytest.mark.feature("ADM-17")
-async def test_a_handler_whose_failures_are_ignored_warns_where_it_would_refuse(
-    registry: webop.OperatorRegistry,
-) -> None:
-    @webop.on.mutate("kopfexamples", registry=registry)
+async def test_a_handler_whose_failures_are_ignored_warns_where_it_would_refuse() -> None:
+    @webop.on.mutate("kopfexamples")
     def fill_in(patch: webop.Patch, **_: Any) -> None:
         patch.spec["x"] = 1
 
-    @webop.on.mutate("kopfexamples", id="strive", ignore_failures=True, registry=registry)
+    @webop.on.mutate("kopfexamples", id="strive", ignore_failures=True)
     def strive(patch: webop.Patch, **_: Any) -> None:
         patch.spec["x"] = 2
         patch.spec["y"] = 2
         patch.fns.append(lambda body: body["spec"].update(z=2))
         raise webop.AdmissionError("Meh!")
 
-    async with serve(registry=registry) as site:
+    async with serve() as site:
         response = await site.review(path="/")
         assert response["allowed"]
         assert response["warnings"] == ["strive: Meh!"]
@@ -222,17 +202,17 @@ async def test_a_handler_whose_failures_are_ignored_warns_where_it_would_refuse(
 
 
 @pytest.mark.feature("ADM-22", "ADM-23", "ADM-24", "ADM-25", "ADM-26", "KWA-17", "D-15", "ADM-89")
-async def test_handlers_get_all_that_the_manual_promises(registry: webop.OperatorRegistry) -> None:
+async def test_handlers_get_all_that_the_manual_promises() -> None:
     seen: Json = {}
 
-    @webop.on.validate("kopfexamples", id="check", subresource="*", param="p", registry=registry)
+    @webop.on.validate("kopfexamples", id="check", subresource="*", param="p")
     def check(**kwargs: Any) -> None:
         seen.update(kwargs)
 
     new = build_object({"x": 2}, uid="u1", labels={"a": "b"})
     old = build_object({"x": 1}, uid="u1")
     review = build_review(new, old, subResource="status", dryRun=True)
-    async with serve(registry=registry) as site:
+    async with serve() as site:
         await site.post(review, "/check", Authorization="Basic dXNlcjpwYXNz")
     assert seen["dryrun"] is seen["dry_run"] is True
     assert seen["subresource"] == "status"
@@ -255,19 +235,17 @@ async def test_handlers_get_all_that_the_manual_promises(registry: webop.Operato
 
 
 @pytest.mark.feature("ADM-22", "ADM-23")
-async def test_handlers_of_a_creation_get_no_old_state_and_those_of_a_deletion_no_new_one(
-    registry: webop.OperatorRegistry,
-) -> None:
+async def test_handlers_of_a_creation_get_no_old_state_and_those_of_a_deletion_no_new_one() -> None:
     seen: dict[str, Any] = {}
 
-    @webop.on.validate("kopfexamples", registry=registry)
+    @webop.on.validate("kopfexamples")
     def check(operation: str, **kwargs: Any) -> None:
         seen[operation] = {
             key: kwargs[key] for key in ("old", "new", "spec", "dryrun", "subresource")
         }
 
     body = build_object({"x": 1})
-    async with serve(registry=registry) as site:
+    async with serve() as site:
         await site.review(body)
         await site.review(None, body)
         await site.review(operation="CONNECT", object=None)
@@ -279,17 +257,15 @@ async def test_handlers_of_a_creation_get_no_old_state_and_those_of_a_deletion_n
     }
 
 
-async def test_for_an_object_without_metadata_the_name_is_that_of_the_request(
-    registry: webop.OperatorRegistry,
-) -> None:
+async def test_for_an_object_without_metadata_the_name_is_that_of_the_request() -> None:
     seen: list[Any] = []
 
-    @webop.on.validate("pods", operation="CONNECT", subresource="exec", registry=registry)
+    @webop.on.validate("pods", operation="CONNECT", subresource="exec")
     def check(name: str, namespace: str, body: webop.Body, **_: Any) -> None:
         seen.extend([name, namespace, body["command"]])
 
     options = {"apiVersion": "v1", "kind": "PodExecOptions", "command": ["ls"]}
-    async with serve(registry=registry) as site:
+    async with serve() as site:
         await site.review(
             options,
             resource=("", "v1", "pods"),
@@ -301,19 +277,17 @@ async def test_for_an_object_without_metadata_the_name_is_that_of_the_request(
 
 
 @pytest.mark.feature("ADM-27", "MEM-13")
-async def test_the_memo_of_an_object_is_kept_between_reviews_but_not_from_its_creation(
-    registry: webop.OperatorRegistry,
-) -> None:
+async def test_the_memo_of_an_object_is_kept_between_reviews_but_not_from_its_creation() -> None:
     operator_memo = webop.Memo(shared="yes")
     seen: list[Any] = []
 
-    @webop.on.validate("kopfexamples", registry=registry)
+    @webop.on.validate("kopfexamples")
     def check(memo: webop.Memo, **_: Any) -> None:
         seen.append(dict(memo))
         memo.mine = True
 
     body = build_object(uid="u1")
-    async with serve(registry=registry, memo=operator_memo) as site:
+    async with serve(memo=operator_memo) as site:
         await site.review(body)
         await site.review(body, body)
         await site.review(None, body)
@@ -321,19 +295,16 @@ async def test_the_memo_of_an_object_is_kept_between_reviews_but_not_from_its_cr
     assert operator_memo == {"shared": "yes"}
 
 
-async def test_memos_of_objects_that_are_only_seen_in_reviews_are_bounded(
-    registry: webop.OperatorRegistry,
-) -> None:
-    settings = webop.OperatorSettings()
-    settings.admission.memo_limit = 2
+async def test_memos_of_objects_that_are_only_seen_in_reviews_are_bounded() -> None:
+    settings = build_settings(admission={"memo_limit": 2})
     counts: list[int] = []
 
-    @webop.on.validate("kopfexamples", registry=registry)
+    @webop.on.validate("kopfexamples")
     def check(memo: webop.Memo, **_: Any) -> None:
         memo.count = memo.get("count", 0) + 1
         counts.append(memo.count)
 
-    async with serve(registry=registry, settings=settings) as site:
+    async with serve(settings=settings) as site:
         for uid in ("u1", "u2", "u1", "u3", "u1", "u2"):  # u2 is the one not used for longest
             body = build_object(uid=uid)
             await site.review(body, body)
@@ -341,19 +312,19 @@ async def test_memos_of_objects_that_are_only_seen_in_reviews_are_bounded(
 
 
 async def test_what_a_handler_does_wrong_in_each_review_is_warned_of_once(
-    registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    @webop.on.validate("kopfexamples", id="check", registry=registry)
+    @webop.on.validate("kopfexamples", id="check")
     def check(patch: webop.Patch, **_: Any) -> bool:
         patch.spec["checked"] = True
         return False
 
-    @webop.on.mutate("kopfexamples", id="fill", registry=registry)
+    @webop.on.mutate("kopfexamples", id="fill")
     def fill(patch: webop.Patch, **_: Any) -> webop.Patch:
         patch.spec["filled"] = True
         return patch
 
-    async with serve(registry=registry) as site:
+    async with serve() as site:
         for _ in range(3):
             changes = read_patch(await site.review())
             assert changes == [{"op": "add", "path": "/spec/filled", "value": True}]
@@ -371,20 +342,19 @@ async def test_what_a_handler_does_wrong_in_each_review_is_warned_of_once(
 @pytest.mark.parametrize("way", ["patch", "function"])
 @pytest.mark.parametrize("old", [None, build_object(uid="u1")])
 async def test_a_mutation_that_makes_another_object_of_it_is_refused_with_words(
-    registry: webop.OperatorRegistry, field: str, way: str, old: Any
+    field: str, way: str, old: Any
 ) -> None:
     def rename(body: Any) -> None:
         body["metadata"][field] = "other"
 
-    @webop.on.mutate("kopfexamples", id="fill", registry=registry)
+    @webop.on.mutate("kopfexamples", id="fill")
     def fill(patch: webop.Patch, **_: Any) -> None:
         if way == "patch":
             patch.metadata[field] = "other"
         else:
             patch.fns.append(rename)
 
-    async with serve(registry=registry) as site:
-        response = await site.review(build_object(**({"uid": "u1"} if old else {})), old)
+    response = await send_review(build_object(**({"uid": "u1"} if old else {})), old)
     assert response["allowed"] is False
     expected = (
         f"A mutating handler cannot change metadata.{field}: its patch would set it to 'other'."
@@ -392,30 +362,27 @@ async def test_a_mutation_that_makes_another_object_of_it_is_refused_with_words(
     assert response["status"] == {"message": expected, "code": 500}
 
 
-async def test_a_mutation_may_repeat_the_name_and_choose_one_that_would_be_generated(
-    registry: webop.OperatorRegistry,
-) -> None:
-    @webop.on.mutate("kopfexamples", id="fill", registry=registry)
+async def test_a_mutation_may_repeat_the_name_and_choose_one_that_would_be_generated() -> None:
+    @webop.on.mutate("kopfexamples", id="fill")
     def fill(patch: webop.Patch, **_: Any) -> None:
         patch.metadata["name"] = "kex"
 
     nameless = build_object(generateName="kex-")
     del nameless["metadata"]["name"]
-    async with serve(registry=registry) as site:
+    async with serve() as site:
         assert read_patch(await site.review()) == []
         changes = read_patch(await site.review(nameless))
     assert changes == [{"op": "add", "path": "/metadata/name", "value": "kex"}]
 
 
 async def test_what_is_to_go_is_not_changed_as_api_servers_fail_otherwise(
-    registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    @webop.on.mutate("kopfexamples", operation="DELETE", registry=registry)
+    @webop.on.mutate("kopfexamples", operation="DELETE")
     def change(patch: webop.Patch, **_: Any) -> None:
         patch.spec["changed"] = True
 
-    async with serve(registry=registry) as site:
-        response = await site.review(None, build_object())
+    response = await send_review(None, build_object())
     assert response["allowed"] is True
     assert "patch" not in response
     assert "The patch is ignored: a DELETE cannot change the object." in caplog.text
@@ -423,21 +390,21 @@ async def test_what_is_to_go_is_not_changed_as_api_servers_fail_otherwise(
 
 @pytest.mark.feature("ADM-08")
 async def test_a_body_that_is_changed_in_place_is_warned_of_and_does_not_spoil_the_patch(
-    registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     seen: list[Any] = []
 
-    @webop.on.mutate("kopfexamples", id="fill", registry=registry)
+    @webop.on.mutate("kopfexamples", id="fill")
     def fill_in(body: webop.Body, patch: webop.Patch, **_: Any) -> None:
         body["spec"]["x"] = 1
         body["metadata"]["labels"] = {"a": object()}
         patch.spec["x"] = 1
 
-    @webop.on.mutate("kopfexamples", id="look", registry=registry)
+    @webop.on.mutate("kopfexamples", id="look")
     def look(body: webop.Body, spec: webop.Spec, old: Any, new: Any, **_: Any) -> None:
         seen.append((body.meta.labels, spec, old, new))
 
-    async with serve(registry=registry) as site:
+    async with serve() as site:
         for _ in range(2):
             response = await site.review(build_object({"y": 2}), build_object({"y": 1}))
     assert read_patch(response) == [{"op": "add", "path": "/spec/x", "value": 1}]

@@ -10,7 +10,7 @@ import pytest
 
 import webop
 from tests.kit.causes import FailedTest, UnreadableError
-from tests.kit.reviews import UID, build_object, build_review, read_patch, serve
+from tests.kit.reviews import UID, build_object, build_review, read_patch, send_review, serve
 
 Json = dict[str, Any]
 POD: Json = {"resource": ("", "v1", "pods"), "kind": "Pod"}
@@ -34,17 +34,12 @@ def called() -> Called:
 
 
 @pytest.mark.feature("ADM-30", "D-52")
-async def test_the_root_is_for_all_handlers_that_match_in_order(
-    registry: webop.OperatorRegistry, called: Called
-) -> None:
-    webop.on.mutate("kopfexamples", id="a", registry=registry)(called.build("a"))
-    webop.on.validate("kopfexamples", id="b", registry=registry)(called.build("b"))
-    webop.on.validate("pods", id="c", registry=registry)(called.build("c"))
-    webop.on.validate("kopfexamples", id="d", labels={"x": "y"}, registry=registry)(
-        called.build("d")
-    )
-    async with serve(registry=registry) as site:
-        await site.review()
+async def test_the_root_is_for_all_handlers_that_match_in_order(called: Called) -> None:
+    webop.on.mutate("kopfexamples", id="a")(called.build("a"))
+    webop.on.validate("kopfexamples", id="b")(called.build("b"))
+    webop.on.validate("pods", id="c")(called.build("c"))
+    webop.on.validate("kopfexamples", id="d", labels={"x": "y"})(called.build("d"))
+    await send_review()
     assert called == ["a", "b"]
 
 
@@ -57,40 +52,33 @@ async def test_the_root_is_for_all_handlers_that_match_in_order(
         ("healthz", "/healthz"),
     ],
 )
-async def test_the_path_names_the_handler(
-    registry: webop.OperatorRegistry, called: Called, handler_id: str, path: str
-) -> None:
-    webop.on.validate("kopfexamples", id=handler_id, registry=registry)(called.build("it"))
-    webop.on.validate("kopfexamples", id="other", registry=registry)(called.build("other"))
-    async with serve(registry=registry) as site:
-        await site.review(path=path)
+async def test_the_path_names_the_handler(called: Called, handler_id: str, path: str) -> None:
+    webop.on.validate("kopfexamples", id=handler_id)(called.build("it"))
+    webop.on.validate("kopfexamples", id="other")(called.build("other"))
+    await send_review(path=path)
     assert called == ["it"]
 
 
 @pytest.mark.feature("ADM-45")
-async def test_handlers_are_found_by_what_stands_for_them_behind_a_service(
-    registry: webop.OperatorRegistry, called: Called
-) -> None:
+async def test_handlers_are_found_by_what_stands_for_them_behind_a_service(called: Called) -> None:
     from webop.admission.configurations.building import build_service_id  # noqa: PLC0415
 
     for name in ("check_it", "check-it"):
-        webop.on.validate("kopfexamples", id=name, registry=registry)(called.build(name))
-    async with serve(registry=registry) as site:
+        webop.on.validate("kopfexamples", id=name)(called.build(name))
+    async with serve() as site:
         for name in ("check_it", "check-it"):
             await site.review(path=f"/{build_service_id(name)}")
     assert called == ["check_it", "check-it"]
 
 
 @pytest.mark.feature("ADM-10")
-async def test_a_function_that_validates_and_mutates_has_a_path_for_either(
-    registry: webop.OperatorRegistry,
-) -> None:
-    @webop.on.validate("kopfexamples", id="fn", operation="UPDATE", registry=registry)
-    @webop.on.mutate("kopfexamples", id="fn", operation="CREATE", registry=registry)
+async def test_a_function_that_validates_and_mutates_has_a_path_for_either() -> None:
+    @webop.on.validate("kopfexamples", id="fn", operation="UPDATE")
+    @webop.on.mutate("kopfexamples", id="fn", operation="CREATE")
     def fn(patch: webop.Patch, **_: Any) -> None:
         patch.spec["x"] = 1
 
-    async with serve(registry=registry) as site:
+    async with serve() as site:
         assert read_patch(await site.review(path="/mutate/fn"))
         assert not read_patch(await site.review(path="/validate/fn"))  # only for updates
         assert read_patch(await site.review(path="/fn"))
@@ -109,11 +97,11 @@ async def test_a_function_that_validates_and_mutates_has_a_path_for_either(
     ],
 )
 async def test_what_no_handler_is_for_is_not_found_and_nothing_is_allowed(
-    registry: webop.OperatorRegistry, called: Called, names: list[str], path: str, message: str
+    called: Called, names: list[str], path: str, message: str
 ) -> None:
     for name in names:
-        webop.on.validate(name, id=name, registry=registry)(called.build(name))
-    async with serve(registry=registry) as site:
+        webop.on.validate(name, id=name)(called.build(name))
+    async with serve() as site:
         answer = await site.post(build_review(), path)
     assert answer.status_code == 404
     assert answer.json()["kind"] == "Status"
@@ -136,10 +124,10 @@ async def test_what_no_handler_is_for_is_not_found_and_nothing_is_allowed(
     ],
 )
 async def test_with_no_cluster_resources_are_known_by_their_plurals_and_kinds(
-    registry: webop.OperatorRegistry, called: Called, selector: tuple[Any, ...]
+    called: Called, selector: tuple[Any, ...]
 ) -> None:
-    webop.on.validate(*selector, registry=registry)(called.build("check"))
-    async with serve(registry=registry) as site:
+    webop.on.validate(*selector)(called.build("check"))
+    async with serve() as site:
         assert (await site.review())["allowed"]
         answer = await site.post(build_review(**POD))
     assert called[:1] == ["check"]
@@ -170,15 +158,11 @@ REQUESTS: dict[str, tuple[Json | None, Json | None]] = {
     ],
 )
 async def test_handlers_are_for_their_operations(
-    registry: webop.OperatorRegistry,
-    called: Called,
-    decorator: Any,
-    options: Json,
-    expected: str,
+    called: Called, decorator: Any, options: Json, expected: str
 ) -> None:
-    decorator("kopfexamples", id="check", registry=registry, **options)(called.build("check"))
+    decorator("kopfexamples", id="check", **options)(called.build("check"))
     found = []
-    async with serve(registry=registry) as site:
+    async with serve() as site:
         for operation, (new, old) in REQUESTS.items():
             called.clear()
             response = await site.review(new, old, operation=operation, path="/check")
@@ -189,14 +173,14 @@ async def test_handlers_are_for_their_operations(
 
 @pytest.mark.feature("ADM-13", "HND-07")
 async def test_a_function_with_several_decorators_is_for_all_of_them_and_called_once(
-    registry: webop.OperatorRegistry, called: Called
+    called: Called,
 ) -> None:
     fn = called.build("check")
     for operation in ("CREATE", "UPDATE"):
-        webop.on.validate("kopfexamples", id="check", operation=operation, registry=registry)(fn)
-    webop.on.validate("pods", id="check", registry=registry)(fn)
-    webop.on.validate("kopfexamples", id="check", labels={"x": "y"}, registry=registry)(fn)
-    async with serve(registry=registry) as site:
+        webop.on.validate("kopfexamples", id="check", operation=operation)(fn)
+    webop.on.validate("pods", id="check")(fn)
+    webop.on.validate("kopfexamples", id="check", labels={"x": "y"})(fn)
+    async with serve() as site:
         for new, old in ((BODY, None), (BODY, BODY), (None, BODY)):
             await site.review(new, old, path="/check")
         assert called == ["check", "check"]
@@ -217,15 +201,12 @@ async def test_a_function_with_several_decorators_is_for_all_of_them_and_called_
     ],
 )
 async def test_handlers_are_for_their_subresource(
-    registry: webop.OperatorRegistry,
-    called: Called,
-    subresource: str | None,
-    expected: list[str | None],
+    called: Called, subresource: str | None, expected: list[str | None]
 ) -> None:
     fn = called.build("check")
-    webop.on.validate("kopfexamples", subresource=subresource, registry=registry)(fn)
+    webop.on.validate("kopfexamples", subresource=subresource)(fn)
     found: list[str | None] = []
-    async with serve(registry=registry) as site:
+    async with serve() as site:
         for name in (None, "status", "scale"):
             called.clear()
             assert (await site.review(subResource=name))["allowed"]
@@ -253,12 +234,9 @@ def is_x(value: Any, **_: Any) -> bool:
     ],
 )
 async def test_what_is_filtered_out_is_allowed_without_the_handler(
-    registry: webop.OperatorRegistry,
-    options: dict[str, Any],
-    matching: Json,
-    other: Json | None,
+    options: dict[str, Any], matching: Json, other: Json | None
 ) -> None:
-    @webop.on.validate("kopfexamples", registry=registry, **options)
+    @webop.on.validate("kopfexamples", **options)
     def check(**_: Any) -> None:
         raise webop.AdmissionError("No.")
 
@@ -266,38 +244,31 @@ async def test_what_is_filtered_out_is_allowed_without_the_handler(
         metadata: Json = {key: traits[key] for key in ("labels", "annotations") if key in traits}
         return build_object({"f": traits["f"]} if "f" in traits else {}, **metadata)
 
-    async with serve(registry=registry) as site:
+    async with serve() as site:
         assert not (await site.review(build(matching)))["allowed"]
         if other is not None:
             assert (await site.review(build(other)))["allowed"]
 
 
 @pytest.mark.feature("KWA-17", "HND-08")
-async def test_a_handler_of_a_field_gets_the_values_of_the_field(
-    registry: webop.OperatorRegistry,
-) -> None:
+async def test_a_handler_of_a_field_gets_the_values_of_the_field() -> None:
     seen: list[Any] = []
 
-    @webop.on.validate("kopfexamples", field="spec.f", value=is_x, registry=registry)
+    @webop.on.validate("kopfexamples", field="spec.f", value=is_x)
     def check(old: Any, new: Any, diff: Any, **_: Any) -> None:
         seen.append((old, new, [tuple(item) for item in diff]))
 
     x, y = build_object({"f": "x"}), build_object({"f": "y"})
-    async with serve(registry=registry) as site:
+    async with serve() as site:
         await site.review(x, y)
         await site.review(y, x)
         await site.review(x)
     assert seen == [("y", "x", [("change", (), "y", "x")]), (None, "x", [("add", (), None, "x")])]
 
 
-async def test_a_filter_that_fails_is_a_refusal_with_the_reason(
-    registry: webop.OperatorRegistry, called: Called
-) -> None:
-    webop.on.validate("kopfexamples", when=lambda **kw: kw["no-such"], registry=registry)(
-        called.build("check")
-    )
-    async with serve(registry=registry) as site:
-        response = await site.review()
+async def test_a_filter_that_fails_is_a_refusal_with_the_reason(called: Called) -> None:
+    webop.on.validate("kopfexamples", when=lambda **kw: kw["no-such"])(called.build("check"))
+    response = await send_review()
     assert not response["allowed"]
     assert response["status"] == {"message": "KeyError: 'no-such'", "code": 500}
 
@@ -305,32 +276,28 @@ async def test_a_filter_that_fails_is_a_refusal_with_the_reason(
 @pytest.mark.parametrize("exc", [UnreadableError(5), SystemExit(3), FailedTest("boo")], ids=repr)
 @pytest.mark.parametrize("is_in_patch", [False, True])
 async def test_a_filter_or_a_patch_function_with_an_odd_error_is_a_refusal(
-    registry: webop.OperatorRegistry, called: Called, exc: BaseException, is_in_patch: bool
+    called: Called, exc: BaseException, is_in_patch: bool
 ) -> None:
     def fail(*_: Any, **__: Any) -> bool:
         raise exc
 
-    @webop.on.mutate("kopfexamples", registry=registry, when=lambda **_: is_in_patch)
+    @webop.on.mutate("kopfexamples", when=lambda **_: is_in_patch)
     def fill(patch: webop.Patch, **_: Any) -> None:
         patch.fns.append(fail)  # type: ignore[arg-type]
 
     when = (lambda **_: True) if is_in_patch else fail
-    webop.on.validate("kopfexamples", when=when, registry=registry)(called.build("check"))
-    async with serve(registry=registry) as site:
-        response = await site.review()
+    webop.on.validate("kopfexamples", when=when)(called.build("check"))
+    response = await send_review()
     assert not response["allowed"]
     assert type(exc).__name__ in response["status"]["message"]
 
 
-async def test_handlers_that_are_registered_by_startup_handlers_are_served(
-    registry: webop.OperatorRegistry, called: Called
-) -> None:
-    @webop.on.startup(registry=registry)
+async def test_handlers_that_are_registered_by_startup_handlers_are_served(called: Called) -> None:
+    @webop.on.startup()
     def declare(**_: Any) -> None:
-        webop.on.validate("kopfexamples", id="late", registry=registry)(called.build("late"))
+        webop.on.validate("kopfexamples", id="late")(called.build("late"))
 
-    async with serve(registry=registry) as site:
-        await site.review(path="/late")
+    await send_review(path="/late")
     assert called == ["late"]
 
 
@@ -353,14 +320,12 @@ def nest(depth: int) -> str:
     ],
 )
 async def test_padding_does_not_get_a_bad_object_past_a_policy_of_ignore(
-    registry: webop.OperatorRegistry, called: Called, value: str, reason: str
+    called: Called, value: str, reason: str
 ) -> None:
     """For an API server, anything but 200 is a failed call, which is ignored then."""
-    webop.on.validate("kopfexamples", registry=registry, failure_policy="Ignore")(
-        called.build("check")
-    )
+    webop.on.validate("kopfexamples", failure_policy="Ignore")(called.build("check"))
     text = json.dumps(build_review(build_object({"bad": True, "x": "<>"}))).replace('"<>"', value)
-    async with serve(registry=registry) as site:
+    async with serve() as site:
         answer = await site.http.post("/", content=text)
     assert answer.status_code == 200
     response = answer.json()["response"]
@@ -397,14 +362,8 @@ async def test_padding_does_not_get_a_bad_object_past_a_policy_of_ignore(
     ],
 )
 async def test_a_handler_is_for_what_has_its_labels_before_or_after_the_request(
-    registry: webop.OperatorRegistry,
-    called: Called,
-    options: Any,
-    old: Json,
-    new: Json,
-    is_called: bool,
+    called: Called, options: Any, old: Json, new: Json, is_called: bool
 ) -> None:
-    webop.on.validate("kopfexamples", registry=registry, **options)(called.build("check"))
-    async with serve(registry=registry) as site:
-        assert (await site.review(build_object(**new), build_object(**old)))["allowed"]
+    webop.on.validate("kopfexamples", **options)(called.build("check"))
+    assert (await send_review(build_object(**new), build_object(**old)))["allowed"]
     assert called == ["check"] * is_called

@@ -16,6 +16,7 @@ Json = dict[str, Any]
 VALIDATING, MUTATING = WebhookType.VALIDATING, WebhookType.MUTATING
 KEX = webop.Resource("kopf.dev", "v1", "kopfexamples", kind="KopfExample")
 METADATA_NAME = "kubernetes.io/metadata.name"
+NOTHING = Exclusions()
 
 
 def fn(**_: Any) -> None: ...
@@ -32,19 +33,24 @@ def declare(
     return registry.select_webhooks()
 
 
-def build(handlers: list[WebhookHandler], exclusions: Exclusions | None = None) -> dict[str, Any]:
-    """Return the webhook of a handler."""
-    (handler,) = handlers
-    configuration = build_configuration(
-        reason=handler.reason,
+def build_all(
+    handlers: list[WebhookHandler], exclusions: Exclusions, *others: webop.Resource
+) -> list[Json]:
+    """Return the webhooks of handlers in a cluster that has other kinds, too."""
+    webhooks: list[Json] = build_configuration(
+        reason=handlers[0].reason,
         name="auto.kopf.dev",
         handlers=handlers,
-        resources=[KEX],
-        client_config={"url": "https://host"},
-        **({} if exclusions is None else {"exclusions": exclusions}),
-    )
-    (webhook,) = configuration["webhooks"]
-    assert isinstance(webhook, dict)
+        resources=[KEX, *others],
+        client_config={"service": {"name": "hooks", "namespace": "ops"}},
+        exclusions=exclusions,
+    )["webhooks"]
+    return webhooks
+
+
+def build(handlers: list[WebhookHandler], exclusions: Exclusions = NOTHING) -> Json:
+    """Return the webhook of a handler."""
+    (webhook,) = build_all(handlers, exclusions)
     return webhook
 
 
@@ -151,7 +157,14 @@ def test_the_reinvocation_policy_is_of_mutating_webhooks_only(policy: Any) -> No
         declare(VALIDATING, reinvocation_policy=policy)
 
 
-LABELS = {"key": "a", "operator": "In", "values": ["b"]}
+BAD_VALUE = "up to 63 letters and digits.*, got 'b c'"
+
+
+def express(**changes: Any) -> Json:
+    """Return a selector with an expression that is changed; ... removes a key of it."""
+    expression = {"key": "a", "operator": "In", "values": ["b"], **changes}
+    kept = {key: value for key, value in expression.items() if value is not ...}
+    return {"matchExpressions": [kept]}
 
 
 @pytest.mark.parametrize(
@@ -190,45 +203,20 @@ LABELS = {"key": "a", "operator": "In", "values": ["b"]}
         ("namespace_selector", {"a": None}, TypeError, "PRESENT or ABSENT"),
         ("namespace_selector", {"a b": "c"}, ValueError, "a name like 'app' .*, got 'a b'"),
         ("namespace_selector", {"matchLabels": {}, "a": "b"}, TypeError, r"\['a'\] is unknown"),
+        ("namespace_selector", express(operator=...), TypeError, "operator.* missing"),
         (
             "namespace_selector",
-            {"matchExpressions": [{"key": "a"}]},
-            TypeError,
-            "operator.* missing",
-        ),
-        (
-            "namespace_selector",
-            {"matchExpressions": [{**LABELS, "operator": "in"}]},
+            express(operator="in"),
             ValueError,
             "'In', 'NotIn', 'Exists' or 'DoesNotExist', got 'in'",
         ),
-        (
-            "namespace_selector",
-            {"matchExpressions": [{**LABELS, "operator": "Exists"}]},
-            ValueError,
-            "no values for Exists",
-        ),
-        (
-            "namespace_selector",
-            {"matchExpressions": [{**LABELS, "values": []}]},
-            ValueError,
-            "a list of values for In",
-        ),
-        (
-            "namespace_selector",
-            {"matchExpressions": [{**LABELS, "values": ["b c"]}]},
-            ValueError,
-            "up to 63 letters and digits.*, got 'b c'",
-        ),
-        (
-            "namespace_selector",
-            {"matchExpressions": [{**LABELS, "value": "b"}]},
-            TypeError,
-            r"\['value'\] is unknown",
-        ),
+        ("namespace_selector", express(operator="Exists"), ValueError, "no values for Exists"),
+        ("namespace_selector", express(values=[]), ValueError, "a list of values for In"),
+        ("namespace_selector", express(values=["b c"]), ValueError, BAD_VALUE),
+        ("namespace_selector", express(value="b"), TypeError, r"\['value'\] is unknown"),
         # The same for labels, as they go to the API server, too.
         ("labels", {"a b": "c"}, ValueError, "a name like .*, got 'a b'"),
-        ("labels", {"a": "b c"}, ValueError, "up to 63 letters and digits.*, got 'b c'"),
+        ("labels", {"a": "b c"}, ValueError, BAD_VALUE),
     ],
 )
 def test_what_the_api_server_would_not_take_is_told_at_import(
@@ -244,13 +232,6 @@ def test_what_the_api_server_would_not_take_is_told_at_import(
 def test_failures_cannot_be_ignored_and_not_ignored() -> None:
     with pytest.raises(TypeError, match=r"ignore_failures=True and failure_policy='Fail' exclude"):
         declare(ignore_failures=True, failure_policy="Fail")
-
-
-@pytest.mark.feature("ADM-18")
-def test_the_option_of_timeouts_is_suggested() -> None:
-    options: Any = {"timeout": 5}
-    with pytest.raises(TypeError, match=r"option 'timeout' .* did you mean 'timeout_seconds'"):
-        declare(**options)
 
 
 def test_the_namespace_of_the_operator_can_be_exempted() -> None:
@@ -290,19 +271,11 @@ OTHER = webop.Resource("example.com", "v1", "pods", kind="Pod")
     ],
 )
 def test_webhooks_for_pods_do_not_keep_the_cluster_and_their_own_pods_from_starting(
-    names: Any, options: Any, values: list[str]
+    registry: webop.OperatorRegistry, names: Any, options: Any, values: list[str]
 ) -> None:
-    registry = webop.OperatorRegistry()
-    webop.on.validate(*names, registry=registry, **options)(fn)
-    configuration = build_configuration(
-        reason=VALIDATING,
-        name="auto.kopf.dev",
-        handlers=registry.select_webhooks(),
-        resources=[KEX, POD, OTHER],
-        client_config={"service": {"name": "pods", "namespace": "ops"}},
-        exclusions=Exclusions(secret=("ops", "cert")),
-    )
-    (webhook,) = configuration["webhooks"]
+    webop.on.validate(*names, **options)(fn)
+    exclusions = Exclusions(secret=("ops", "cert"))
+    (webhook,) = build_all(registry.select_webhooks(), exclusions, POD, OTHER)
     expressions = webhook.get("namespaceSelector", {}).get("matchExpressions", ())
     found = [one["values"] for one in expressions if one["operator"] == "NotIn"]
     assert found == ([values] if values else [])
@@ -342,19 +315,14 @@ def test_the_exemption_does_not_exceed_the_number_of_conditions() -> None:
     }
 
 
-def test_webhooks_of_secrets_leave_out_the_one_that_the_operator_needs_to_start() -> None:
+def test_webhooks_of_secrets_leave_out_the_one_that_the_operator_needs_to_start(
+    registry: webop.OperatorRegistry,
+) -> None:
     secrets = webop.Resource("", "v1", "secrets", kind="Secret")
-    registry = webop.OperatorRegistry()
-    webop.on.validate("secrets", id="guard", registry=registry)(fn)
-    webop.on.validate("kopfexamples", id="check", registry=registry)(fn)
-    guard, check = build_configuration(
-        reason=VALIDATING,
-        name="auto.kopf.dev",
-        handlers=registry.select_webhooks(),
-        resources=[KEX, secrets],
-        client_config={"url": "https://host"},
-        exclusions=Exclusions(secret=("ns", "certs")),
-    )["webhooks"]
+    webop.on.validate("secrets", id="guard")(fn)
+    webop.on.validate("kopfexamples", id="check")(fn)
+    exclusions = Exclusions(secret=("ns", "certs"))
+    guard, check = build_all(registry.select_webhooks(), exclusions, secrets)
     (condition,) = guard["matchConditions"]
     assert condition["name"] == "not-the-certificate"
     assert 'request.namespace != "ns"' in condition["expression"]

@@ -11,8 +11,8 @@ import httpx
 import orjson
 import pytest
 
-from tests.kit.fake_cluster import RESOURCE, FakeCluster, Networking, answer_status
-from tests.kit.httpx_client import HTTPXTransport, answer_by
+from tests.kit.fake_cluster import RESOURCE, FakeCluster, Networking, answer_status, connect
+from tests.kit.httpx_client import HTTPXTransport
 from tests.kit.virtual_time import in_virtual_time
 from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo, Vault
@@ -33,16 +33,6 @@ from webop.objects.resources import Resource
 Handler = Callable[[httpx.Request], httpx.Response]
 
 CRON = Resource("batch", "v1", "cronjobs", namespaced=True)
-
-
-def connect(
-    handler: Handler, options: Networking | None = None, vault: Vault | None = None
-) -> Client:
-    return Client(
-        vault or Vault({"x": ConnectionInfo(server="https://host:6443/base/", token="secret")}),
-        options or Networking(),
-        transport_factory=answer_by(handler),
-    )
 
 
 class Recorder:
@@ -192,9 +182,7 @@ async def test_the_timeouts_of_requests() -> None:
         await asyncio.sleep(10_000)
         raise AssertionError
 
-    vault = Vault({"x": ConnectionInfo(server="https://host")})
-    options = Networking(request_timeout=30, connect_timeout=3)
-    client = Client(vault, options, transport_factory=answer_by(hang))
+    client = connect(hang, Networking(request_timeout=30, connect_timeout=3))
     for timeout, expected in ((None, 30), (5, 5)):
         begin = asyncio.get_running_loop().time()
         with pytest.raises(APIConnectionError, match="no response in time"):
@@ -270,15 +258,22 @@ async def test_refused_credentials_are_replaced_by_the_next_ones() -> None:
     assert infos["7"] in vault
 
 
+class TokenTransport(HTTPXTransport):
+    """Knows the token with which its requests are sent; answers by itself."""
+
+    def __init__(self, info: ConnectionInfo) -> None:
+        super().__init__(httpx.MockTransport(self.answer), info.server)
+        self.token = info.token
+
+    async def answer(self, request: httpx.Request) -> httpx.Response:
+        raise NotImplementedError
+
+
 async def test_connections_of_outdated_credentials_are_closed_after_their_last_request() -> None:
     events: list[str] = []
     started, proceed = asyncio.Event(), asyncio.Event()
 
-    class Transport(HTTPXTransport):
-        def __init__(self, info: ConnectionInfo) -> None:
-            super().__init__(httpx.MockTransport(self.answer), info.server)
-            self.token = info.token
-
+    class Transport(TokenTransport):
         async def answer(self, request: httpx.Request) -> httpx.Response:
             if request.url.path == "/slow":
                 started.set()
@@ -310,11 +305,7 @@ async def test_no_request_is_sent_through_connections_that_were_closed_before_it
     late: list[str] = []
     closing, proceed = asyncio.Event(), asyncio.Event()
 
-    class Transport(HTTPXTransport):
-        def __init__(self, info: ConnectionInfo) -> None:
-            super().__init__(httpx.MockTransport(self.answer), info.server)
-            self.token = info.token
-
+    class Transport(TokenTransport):
         async def answer(self, request: httpx.Request) -> httpx.Response:
             if self.token in closed:
                 late.append(f"{self.token} {request.url.path}")

@@ -11,10 +11,8 @@ import httpx
 import orjson
 import pytest
 
-from tests.kit.fake_cluster import Networking
-from tests.kit.httpx_client import answer_by
+from tests.kit.fake_cluster import Networking, connect
 from webop.client.api import Client
-from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.client.discovery import discover
 from webop.errors import APIConnectionError
 from webop.objects.resources import Resource
@@ -118,11 +116,7 @@ class Server:
         return {request.url.path for request in self.requests}
 
     def connect(self) -> Client:
-        return Client(
-            Vault({"x": ConnectionInfo(server="https://host")}),
-            Networking(error_backoffs=[0.01]),
-            transport_factory=answer_by(self),
-        )
+        return connect(self, Networking(error_backoffs=[0.01]))
 
 
 AGGREGATED = {"/api": AGGREGATED_API, "/apis": AGGREGATED_APIS}

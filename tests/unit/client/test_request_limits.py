@@ -11,11 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.kit.fake_cluster import Networking
-from tests.kit.httpx_client import answer_by
+from tests.kit.fake_cluster import Networking, connect
 from tests.kit.virtual_time import in_virtual_time
 from webop.client.api import Client
-from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.client.objects import AsyncClient
 from webop.errors import APIConnectionError
 from webop.objects.resources import Resource
@@ -54,11 +52,7 @@ class SlowServer:
         return httpx.Response(200, json={"metadata": {}})
 
     def connect(self, networking: Networking | None = None) -> Client:
-        return Client(
-            Vault({"x": ConnectionInfo(server="https://host")}),
-            networking or Networking(),
-            transport_factory=answer_by(self.handle),
-        )
+        return connect(self.handle, networking)
 
 
 class Burst:

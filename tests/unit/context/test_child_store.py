@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -122,6 +123,22 @@ async def test_a_child_that_others_change_during_an_apply_of_other_fields_need_n
         scene.note("MODIFIED", build(6, **rest))  # such as the status
         scene.store.note_applied(scene.place, build(5, **rest), NAMES, is_read=False)
     assert scene.find().has(digest, {"metadata": {"name": "child"}, "data": {"a": "1"}})
+
+
+async def test_a_child_that_is_applied_twice_at_once_is_applied_by_one_call_at_a_time(
+    scene: Scene,
+) -> None:
+    """Else a deletion before the second response would be forgotten with the first one."""
+    steps: list[str] = []
+
+    async def apply() -> None:
+        async with scene.store.applying(scene.place):
+            steps.append("begin")
+            await asyncio.sleep(0)
+            steps.append("end")
+
+    await asyncio.gather(apply(), apply())
+    assert steps == ["begin", "end"] * 2
 
 
 @pytest.mark.parametrize("shown", [[], ["ADDED"], ["ADDED", "MODIFIED"]])

@@ -16,7 +16,8 @@ def build(count: int = 3) -> tuple[Ledger, list[Candidate]]:
     return ledger, [Candidate(ledger, f"replica-{n}") for n in range(count)]
 
 
-def find_leader(candidates: Iterable[Candidate]) -> Candidate:
+async def wait_for_leader(candidates: Iterable[Candidate]) -> Candidate:
+    await until(lambda: any(candidate.is_acting for candidate in candidates))
     (leader,) = [candidate for candidate in candidates if candidate.is_acting]
     return leader
 
@@ -27,8 +28,7 @@ async def test_without_a_watch_a_free_lease_is_found_by_polling() -> None:
     for candidate in candidates:
         candidate.access.is_watched = False
     async with standing(*candidates):
-        await until(lambda: any(c.is_acting for c in candidates))
-        leader = find_leader(candidates)
+        leader = await wait_for_leader(candidates)
         await leader.stop()
         took = await until(lambda: any(c.is_acting for c in candidates))
         assert took < 1.3 * candidates[0].times.period
@@ -51,8 +51,7 @@ async def test_the_right_to_act_counts_from_the_request_of_a_renewal(pause: floa
     """The other one counts from there as well, however late the answer is."""
     _, candidates = build(2)
     async with standing(*candidates):
-        await until(lambda: any(c.is_acting for c in candidates))
-        leader = find_leader(candidates)
+        leader = await wait_for_leader(candidates)
         leader.access.delay = 0.9
         await asyncio.sleep(pause)
         leader.access.is_cut = True
@@ -83,8 +82,7 @@ async def test_a_missing_permission_is_an_error_once_a_minute_and_an_obstacle_un
 async def test_work_that_does_not_end_is_cancelled_before_the_lease_is_given_back() -> None:
     ledger, candidates = build(2)
     async with standing(*candidates):
-        await until(lambda: any(c.is_acting for c in candidates))
-        leader = find_leader(candidates)
+        leader = await wait_for_leader(candidates)
         leader.is_stubborn = True
         begun = leader.clock()
         await leader.stop()

@@ -28,13 +28,13 @@ DELETED = build_body(SPEC, metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"
 def everything(registry: webop.OperatorRegistry) -> webop.OperatorRegistry:
     """One handler of each kind of changes, in this order."""
     on = webop.on
-    on.create("kex", id="create", registry=registry)(lambda **_: None)
-    on.update("kex", id="update", registry=registry)(lambda **_: None)
-    on.delete("kex", id="delete", registry=registry)(lambda **_: None)
-    on.delete("kex", id="optional", registry=registry, optional=True)(lambda **_: None)
-    on.resume("kex", id="resume", registry=registry)(lambda **_: None)
-    on.resume("kex", id="deleted", registry=registry, deleted=True)(lambda **_: None)
-    on.field("kex", id="field", registry=registry, field="spec")(lambda **_: None)
+    on.create("kex", id="create")(lambda **_: None)
+    on.update("kex", id="update")(lambda **_: None)
+    on.delete("kex", id="delete")(lambda **_: None)
+    on.delete("kex", id="optional", optional=True)(lambda **_: None)
+    on.resume("kex", id="resume")(lambda **_: None)
+    on.resume("kex", id="deleted", deleted=True)(lambda **_: None)
+    on.field("kex", id="field", field="spec")(lambda **_: None)
     return registry
 
 
@@ -60,18 +60,18 @@ def test_causes_select_their_handlers(
 
 @pytest.mark.feature("HND-10")
 def test_handlers_go_in_the_order_of_declaration(registry: webop.OperatorRegistry) -> None:
-    webop.on.update("kex", id="3", registry=registry)(lambda **_: None)
-    webop.on.resume("kex", id="1", registry=registry)(lambda **_: None)
-    webop.on.field("kex", id="2", field="spec", registry=registry)(lambda **_: None)
+    webop.on.update("kex", id="3")(lambda **_: None)
+    webop.on.resume("kex", id="1")(lambda **_: None)
+    webop.on.field("kex", id="2", field="spec")(lambda **_: None)
     cause = build_change(CHANGED, OLD, initial=True)
     assert select_ids(registry, cause) == ["3", "1", "2/spec"]
 
 
 @pytest.mark.feature("HND-07", "HND-09")
 def test_one_function_with_one_id_is_called_once(registry: webop.OperatorRegistry) -> None:
-    @webop.on.resume("kex", registry=registry, id="fn")
-    @webop.on.create("kex", registry=registry, id="fn")
-    @webop.on.create("kopfexamples", registry=registry, id="fn")
+    @webop.on.resume("kex", id="fn")
+    @webop.on.create("kex", id="fn")
+    @webop.on.create("kopfexamples", id="fn")
     def fn(**_: Any) -> None: ...
 
     assert select_ids(registry, build_change(OLD, None, initial=True)) == ["fn"]
@@ -79,8 +79,8 @@ def test_one_function_with_one_id_is_called_once(registry: webop.OperatorRegistr
 
 @pytest.mark.feature("HND-08")
 def test_one_function_with_two_fields_is_called_for_each(registry: webop.OperatorRegistry) -> None:
-    @webop.on.field("kex", registry=registry, id="fn", field="spec.b")
-    @webop.on.field("kex", registry=registry, id="fn", field="spec.a")
+    @webop.on.field("kex", id="fn", field="spec.b")
+    @webop.on.field("kex", id="fn", field="spec.a")
     def fn(**_: Any) -> None: ...
 
     both = build_change(build_body({"a": 1, "b": 1}), build_body({}))
@@ -91,15 +91,15 @@ def test_one_function_with_two_fields_is_called_for_each(registry: webop.Operato
 
 @pytest.mark.feature("HND-07")
 def test_two_functions_with_one_id_are_both_called(registry: webop.OperatorRegistry) -> None:
-    webop.on.create("kex", registry=registry, id="fn")(lambda **_: None)
-    webop.on.create("kex", registry=registry, id="fn")(lambda **_: None)
+    webop.on.create("kex", id="fn")(lambda **_: None)
+    webop.on.create("kex", id="fn")(lambda **_: None)
     assert select_ids(registry, build_change(OLD)) == ["fn", "fn"]
 
 
 @pytest.mark.feature("HND-26", "HND-07")
 def test_handlers_of_events_are_called_for_any_event(registry: webop.OperatorRegistry) -> None:
-    webop.on.event("kex", registry=registry, id="a")(lambda **_: None)
-    webop.on.event("kex", registry=registry, id="b", labels={"x": "y"})(lambda **_: None)
+    webop.on.event("kex", id="a")(lambda **_: None)
+    webop.on.event("kex", id="b", labels={"x": "y"})(lambda **_: None)
     assert select_event_ids(registry, build_event(OLD)) == ["a"]
 
 
@@ -120,7 +120,7 @@ def test_handlers_of_events_are_called_for_any_event(registry: webop.OperatorReg
 def test_only_deletion_handlers_need_the_finalizer(
     registry: webop.OperatorRegistry, decorator: Any, options: Any, expected: bool
 ) -> None:
-    decorator("kex", registry=registry, id="fn", **options)(lambda **_: None)
+    decorator("kex", id="fn", **options)(lambda **_: None)
     handlers = ResourceHandlers(registry.select_resource_handlers())
     assert handlers.needs_finalizer(build_change(OLD)) is expected
 
@@ -129,11 +129,11 @@ def test_only_deletion_handlers_need_the_finalizer(
 def test_fields_of_handlers_are_visible_to_the_detection_of_changes(
     registry: webop.OperatorRegistry,
 ) -> None:
-    webop.on.update("kex", registry=registry, id="1", field="status")(lambda **_: None)
-    webop.on.field("kex", registry=registry, id="2", field="metadata.x")(lambda **_: None)
-    webop.on.event("kex", registry=registry, id="3", field="status.e")(lambda **_: None)
-    webop.daemon("kex", registry=registry, id="4", field="status.d")(lambda **_: None)
-    webop.index("kex", registry=registry, id="5", field="status.i")(lambda **_: None)
+    webop.on.update("kex", id="1", field="status")(lambda **_: None)
+    webop.on.field("kex", id="2", field="metadata.x")(lambda **_: None)
+    webop.on.event("kex", id="3", field="status.e")(lambda **_: None)
+    webop.daemon("kex", id="4", field="status.d")(lambda **_: None)
+    webop.index("kex", id="5", field="status.i")(lambda **_: None)
     handlers = ResourceHandlers(registry.select_resource_handlers())
     fields = {("status",), ("metadata", "x"), ("status", "e"), ("status", "d")}
     assert handlers.extra_fields == fields
@@ -143,8 +143,8 @@ def test_fields_of_handlers_are_visible_to_the_detection_of_changes(
 def test_a_handler_is_for_the_resources_of_its_selector_only(
     registry: webop.OperatorRegistry,
 ) -> None:
-    webop.on.create("kopfexamples", registry=registry, id="mine")(lambda **_: None)
-    webop.on.create("others", registry=registry, id="theirs")(lambda **_: None)
+    webop.on.create("kopfexamples", id="mine")(lambda **_: None)
+    webop.on.create("others", id="theirs")(lambda **_: None)
     served = [s for s in registry.collect_selectors() if s.check(RESOURCE)]
     assert [h.id for h in registry.handlers_of(served).changes] == ["mine"]
     assert len(registry) == 2
@@ -165,11 +165,11 @@ def test_handlers_go_to_the_default_registry_unless_another_is_given(
 
 @pytest.mark.feature("STA-01", "STA-05", "AUT-03", "PRB-04")
 def test_activities_select_their_handlers(registry: webop.OperatorRegistry) -> None:
-    webop.on.startup(registry=registry, id="s1")(lambda **_: None)
-    webop.on.cleanup(registry=registry, id="c")(lambda **_: None)
-    webop.on.login(registry=registry, id="l")(lambda **_: None)
-    webop.on.probe(registry=registry, id="p")(lambda **_: None)
-    webop.on.startup(registry=registry, id="s2")(lambda **_: None)
+    webop.on.startup(id="s1")(lambda **_: None)
+    webop.on.cleanup(id="c")(lambda **_: None)
+    webop.on.login(id="l")(lambda **_: None)
+    webop.on.probe(id="p")(lambda **_: None)
+    webop.on.startup(id="s2")(lambda **_: None)
     found = {a: [h.id for h in registry.select_activities(a)] for a in Activity}
     assert found == {
         Activity.STARTUP: ["s1", "s2"],
@@ -186,9 +186,9 @@ def test_a_function_for_resuming_and_for_updates_is_called_for_the_update(
 ) -> None:
     def fn(**_: Any) -> None: ...
 
-    webop.on.resume("kex", registry=registry, id="fn")(fn)
-    webop.on.create("kex", registry=registry, id="other")(fn)
-    webop.on.update("kex", registry=registry, id="fn")(fn)
+    webop.on.resume("kex", id="fn")(fn)
+    webop.on.create("kex", id="other")(fn)
+    webop.on.update("kex", id="fn")(fn)
     handlers = ResourceHandlers(registry.select_resource_handlers())
     (chosen,) = handlers.select_changes(build_change(CHANGED, OLD, initial=True))
     assert chosen.reason == "update"

@@ -159,20 +159,19 @@ def name_all(
         dict,
     ],
 )
-def test_what_can_be_called_can_be_a_handler(fn: Any) -> None:
-    registry = webop.OperatorRegistry()
-    webop.on.create("kex", id="fn", registry=registry)(fn)
+def test_what_can_be_called_can_be_a_handler(registry: webop.OperatorRegistry, fn: Any) -> None:
+    webop.on.create("kex", id="fn")(fn)
     assert check_registry(registry) == []
 
 
 @pytest.mark.parametrize("decorator", [*ON_ACTIVITIES, *ON_OBJECTS])
-def test_a_parameter_that_no_call_has_is_told_with_the_nearest_one(decorator: Decorator) -> None:
-    registry = webop.OperatorRegistry()
-
+def test_a_parameter_that_no_call_has_is_told_with_the_nearest_one(
+    registry: webop.OperatorRegistry, decorator: Decorator
+) -> None:
     def fn(loger: Any, **_: Any) -> None: ...
 
     args = () if decorator in ON_ACTIVITIES else ("kex",)
-    decorator(*args, registry=registry)(fn)
+    decorator(*args)(fn)
     with pytest.raises(ConfigurationError) as caught:
         check_registry(registry)
     text = str(caught.value)
@@ -182,41 +181,39 @@ def test_a_parameter_that_no_call_has_is_told_with_the_nearest_one(decorator: De
     assert f"({__file__}, line {fn.__code__.co_firstlineno})" in text
 
 
-def test_children_of_a_kind_without_a_reconciler_are_told_with_their_condition() -> None:
-    registry = webop.OperatorRegistry()
-
-    @webop.on.create("kex", registry=registry)
+def test_children_of_a_kind_without_a_reconciler_are_told_with_their_condition(
+    registry: webop.OperatorRegistry,
+) -> None:
+    @webop.on.create("kex")
     def fn(children: Any, **_: Any) -> None: ...
 
     with pytest.raises(ConfigurationError, match=r"needs a function with @webop\.reconcile"):
         check_registry(registry)
-    webop.reconcile("kex", id="build", registry=registry)(lambda **_: None)
+    webop.reconcile("kex", id="build")(lambda **_: None)
     check_registry(registry)
 
 
-def test_parameters_can_be_indexes_of_any_module() -> None:
-    registry = webop.OperatorRegistry()
-
-    @webop.on.create("kex", registry=registry)
+def test_parameters_can_be_indexes_of_any_module(registry: webop.OperatorRegistry) -> None:
+    @webop.on.create("kex")
     def fn(by_name: Any, **_: Any) -> None: ...
 
     with pytest.raises(ConfigurationError, match="'by_name'"):
         check_registry(registry)
-    webop.index("pods", id="by_name", registry=registry)(lambda **_: {})
+    webop.index("pods", id="by_name")(lambda **_: {})
     assert check_registry(registry) == []
-    webop.on.create("kex", id="all", registry=registry)(name_all)
+    webop.on.create("kex", id="all")(name_all)
     with pytest.raises(ConfigurationError, match=r"name_all\(\) must accept .*\(by_name\)"):
         check_registry(registry)
 
 
-def test_all_handlers_that_cannot_be_called_are_told_at_once() -> None:
-    registry = webop.OperatorRegistry()
-
-    @webop.on.create("kex", registry=registry)
-    @webop.on.update("kex", registry=registry)
+def test_all_handlers_that_cannot_be_called_are_told_at_once(
+    registry: webop.OperatorRegistry,
+) -> None:
+    @webop.on.create("kex")
+    @webop.on.update("kex")
     def one(nam: Any, unheard: Any, **_: Any) -> None: ...
 
-    @webop.on.event("kex", registry=registry)
+    @webop.on.event("kex")
     def two(old: Any, **_: Any) -> None: ...
 
     with pytest.raises(ConfigurationError) as caught:
@@ -273,17 +270,15 @@ def test_two_functions_with_one_id_are_fine_if_both_are_called(first: Any, secon
     assert declare_twice(first, second) == []
 
 
-def test_one_function_with_several_decorators_is_fine() -> None:
-    registry = webop.OperatorRegistry()
-
-    @webop.on.create("kex", labels={"a": "b"}, registry=registry)
-    @webop.on.create("kex", registry=registry)
-    @webop.on.resume("kex", registry=registry)
+def test_one_function_with_several_decorators_is_fine(registry: webop.OperatorRegistry) -> None:
+    @webop.on.create("kex", labels={"a": "b"})
+    @webop.on.create("kex")
+    @webop.on.resume("kex")
     def fn(**_: Any) -> None: ...
 
     worker = Worker()
     for _ in range(2):  # each access makes another object of the method
-        webop.on.create("kex", registry=registry)(worker.handle)
+        webop.on.create("kex")(worker.handle)
     assert check_registry(registry) == []
 
 
@@ -291,9 +286,10 @@ def test_one_function_with_several_decorators_is_fine() -> None:
     ("options", "count"),
     [({}, 1), ({"initial_delay": 5}, 1), ({"interval": 1}, 0), ({"idle": 1}, 0)],
 )
-def test_a_timer_without_a_schedule_is_suspicious(options: Any, count: int) -> None:
-    registry = webop.OperatorRegistry()
-    webop.timer("kex", id="fn", registry=registry, **options)(lambda **_: None)
+def test_a_timer_without_a_schedule_is_suspicious(
+    registry: webop.OperatorRegistry, options: Any, count: int
+) -> None:
+    webop.timer("kex", id="fn", **options)(lambda **_: None)
     texts = check_registry(registry)
     assert len(texts) == count
     assert all("Timer 'fn' is called only once for each object" in text for text in texts)

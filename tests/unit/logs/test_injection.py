@@ -129,16 +129,14 @@ def test_a_traceback_that_another_formatter_has_kept_is_of_no_use() -> None:
     assert FORGED not in text.splitlines()
 
 
-async def test_reviews_of_strangers_forge_no_line(
-    registry: webop.OperatorRegistry, read: Callable[[], str]
-) -> None:
+async def test_reviews_of_strangers_forge_no_line(read: Callable[[], str]) -> None:
     webop.configure(log_format=LogFormat.PLAIN, log_prefix=True)
 
-    @webop.on.validate("kopfexamples", registry=registry)
+    @webop.on.validate("kopfexamples")
     def check(spec: webop.Spec, **_: Any) -> None:
         raise ValueError(f"what is {spec['field']}?")
 
-    async with serve(registry=registry) as site:
+    async with serve() as site:
         await site.http.post(f"/x%0a{FORGED}", content=b"{}")
         await site.http.post(f"/%1b[2J%0d{FORGED}", content=b"\x1b[2J")
         await site.review({"spec": {"field": f"x\n{FORGED}"}})

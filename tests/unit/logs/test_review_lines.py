@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import webop
-from tests.kit.reviews import UID, build_object, build_review, serve
+from tests.kit.reviews import UID, build_object, build_review, send_review, serve
 from webop import LogFormat
 from webop.errors import ReviewError
 from webop.logs import preserve
@@ -55,38 +55,34 @@ JSON, PLAIN = LogFormat.JSON, LogFormat.PLAIN
 
 
 @pytest.fixture
-def registry() -> webop.OperatorRegistry:
-    """Handlers that log by all the ways there are, and refuse what is large."""
-    registry = webop.OperatorRegistry()
+def talkers() -> None:
+    """Handlers that log by all the ways there are."""
 
-    @webop.on.validate("kopfexamples", id="talk", registry=registry)
+    @webop.on.validate("kopfexamples", id="talk")
     async def talk(logger: Any, **_: Any) -> None:
         logger.info("by the logger of the handler")
         await asyncio.create_task(say_elsewhere())
 
-    @webop.on.validate("kopfexamples", id="talk-in-a-thread", registry=registry)
+    @webop.on.validate("kopfexamples", id="talk-in-a-thread")
     def talk_in_a_thread(**_: Any) -> None:
         logging.getLogger("own").info("by a logger of one's own, in a thread")
-
-    return registry
 
 
 async def say_elsewhere() -> None:
     logging.getLogger("own").info("by a logger of one's own, in a task")
 
 
-def refuse(registry: webop.OperatorRegistry, error: BaseException, **options: Any) -> None:
-    @webop.on.validate("kopfexamples", id="check", registry=registry, **options)
+def refuse(error: BaseException, **options: Any) -> None:
+    @webop.on.validate("kopfexamples", id="check", **options)
     async def check(**_: Any) -> None:
         raise error
 
 
 @pytest.mark.feature("LOG-03")
-async def test_all_messages_of_a_review_carry_its_request_in_json(
-    registry: webop.OperatorRegistry, read: Read
-) -> None:
+@pytest.mark.usefixtures("talkers")
+async def test_all_messages_of_a_review_carry_its_request_in_json(read: Read) -> None:
     configure(JSON)
-    async with serve(registry=registry) as site:
+    async with serve() as site:
         await site.review()
         logging.getLogger("own").info("afterwards")
     lines = [json.loads(line) for line in read()]
@@ -99,12 +95,10 @@ async def test_all_messages_of_a_review_carry_its_request_in_json(
 
 
 @pytest.mark.feature("LOG-02", "LOG-10")
-async def test_texts_begin_with_the_object_and_the_request(
-    registry: webop.OperatorRegistry, read: Read
-) -> None:
+@pytest.mark.usefixtures("talkers")
+async def test_texts_begin_with_the_object_and_the_request(read: Read) -> None:
     configure(PLAIN)
-    async with serve(registry=registry) as site:
-        await site.review()
+    await send_review()
     assert read() == [
         "[KopfExample ns/kex] [1ca13837] by the logger of the handler",
         "[1ca13837] by a logger of one's own, in a task",
@@ -125,21 +119,17 @@ async def test_the_request_says_what_there_is_to_know(
     request_: dict[str, Any], changes: dict[str, Any], read: Read
 ) -> None:
     configure(JSON)
-    registry = webop.OperatorRegistry()
-    webop.on.validate("kopfexamples", subresource="*", id="talk", registry=registry)(
+    webop.on.validate("kopfexamples", subresource="*", id="talk")(
         lambda logger, **_: logger.info("said")
     )
-    async with serve(registry=registry) as site:
-        await site.review(**request_)
+    await send_review(**request_)
     assert [json.loads(line)["request"] for line in read()] == [REFERENCE | changes]
 
 
 async def test_a_refusal_is_one_line_that_says_who_what_and_why(read: Read) -> None:
     configure(PLAIN)
-    registry = webop.OperatorRegistry()
-    refuse(registry, webop.AdmissionError("Too large.\n\x1b[31mNo way.", code=413))
-    async with serve(registry=registry) as site:
-        await site.review(build_object({"password": "hidden"}), userInfo=BOT, dryRun=True)
+    refuse(webop.AdmissionError("Too large.\n\x1b[31mNo way.", code=413))
+    await send_review(build_object({"password": "hidden"}), userInfo=BOT, dryRun=True)
     (line,) = read()
     assert line == (
         "[KopfExample ns/kex] [1ca13837] Denied (413, dry run): CREATE of kopfexamples.kopf.dev "
@@ -149,10 +139,8 @@ async def test_a_refusal_is_one_line_that_says_who_what_and_why(read: Read) -> N
 
 async def test_a_handler_that_breaks_shows_its_traceback_once(read: Read) -> None:
     configure(PLAIN)
-    registry = webop.OperatorRegistry()
-    refuse(registry, ValueError("a bug"))
-    async with serve(registry=registry) as site:
-        await site.review()
+    refuse(ValueError("a bug"))
+    await send_review()
     lines = read()
     assert [line for line in lines if line.startswith("Traceback")] == [
         "Traceback (most recent call last):"
@@ -161,14 +149,12 @@ async def test_a_handler_that_breaks_shows_its_traceback_once(read: Read) -> Non
 
 
 async def test_what_is_allowed_is_told_only_when_debugging(read: Read) -> None:
-    registry = webop.OperatorRegistry()
-
-    @webop.on.mutate("kopfexamples", id="fill", registry=registry)
+    @webop.on.mutate("kopfexamples", id="fill")
     def fill(patch: webop.Patch, warnings: list[str], **_: Any) -> None:
         patch.spec["size"] = 5
         warnings.append("It is filled.")
 
-    async with serve(registry=registry) as site:
+    async with serve() as site:
         configure(PLAIN)
         await site.review()
         assert read() == []
@@ -186,9 +172,8 @@ async def test_what_is_allowed_is_told_only_when_debugging(read: Read) -> None:
 
 async def test_a_review_that_is_for_nobody_is_told_with_its_request(read: Read) -> None:
     configure(JSON)
-    registry = webop.OperatorRegistry()
-    refuse(registry, ReviewError("unused"))
-    async with serve(registry=registry) as site:
+    refuse(ReviewError("unused"))
+    async with serve() as site:
         answer = await site.post({"kind": "nonsense"})
         assert answer.status_code == 400
         assert (await site.post(NOBODY)).status_code == 404
@@ -200,13 +185,12 @@ async def test_a_review_that_is_for_nobody_is_told_with_its_request(read: Read) 
 
 async def test_a_review_that_takes_too_long_is_told_with_its_request(read: Read) -> None:
     configure(PLAIN)
-    registry = webop.OperatorRegistry()
 
-    @webop.on.validate("kopfexamples", id="slow", registry=registry)
+    @webop.on.validate("kopfexamples", id="slow")
     async def slow(**_: Any) -> None:
         await asyncio.sleep(60)
 
-    async with serve(registry=registry) as site:
+    async with serve() as site:
         answer = await site.post(build_review(), "/slow?timeout=200ms")
     assert answer.status_code == 504
     first, second = read()
@@ -215,13 +199,11 @@ async def test_a_review_that_takes_too_long_is_told_with_its_request(read: Read)
 
 
 async def test_patches_of_secrets_are_not_logged(read: Read) -> None:
-    registry = webop.OperatorRegistry()
-
-    @webop.on.mutate("secrets", id="fill", registry=registry)
+    @webop.on.mutate("secrets", id="fill")
     def fill(patch: webop.Patch, **_: Any) -> None:
         patch["data"] = {"password": "aGlkZGVu"}
 
-    async with serve(registry=registry) as site:
+    async with serve() as site:
         configure(PLAIN, verbose=True)
         await site.review(resource=("", "v1", "secrets"), kind="Secret")
     lines = read()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pydantic
 import pytest
-from pydantic import AliasChoices, AliasGenerator, AliasPath, ConfigDict, Field
+from pydantic import AliasChoices, AliasGenerator, AliasPath, ConfigDict, Field, create_model
 from pydantic.alias_generators import to_camel, to_pascal
 
 import webop
@@ -129,20 +129,9 @@ def declare(inner: type[pydantic.BaseModel]) -> type[pydantic.BaseModel]:
     return webop.resource("checks.webop.dev", "v1", kind=inner.__name__)(Widget)
 
 
-class ReadOnly(webop.Struct):
-    field: str = Field("", validation_alias="other")
-
-
-class WriteOnly(webop.Struct):
-    field: str = Field("", serialization_alias="other")
-
-
-class Excluded(webop.Struct):
-    field: str = Field("", exclude=True)
-
-
-class Deep(webop.Struct):
-    field: str = Field("", validation_alias=AliasPath("field", 0))
+def build(name: str, **options: Any) -> type[webop.Struct]:
+    """Build a class of one field."""
+    return create_model(name, __base__=webop.Struct, field=(str, Field("", **options)))
 
 
 class TwoNames(pydantic.BaseModel):
@@ -157,10 +146,16 @@ class TwoNames(pydantic.BaseModel):
 @pytest.mark.parametrize(
     ("inner", "text"),
     [
-        (ReadOnly, "ReadOnly.field is read as 'other', but written as 'field'"),
-        (WriteOnly, "WriteOnly.field is read as 'field', but written as 'other'"),
-        (Excluded, "Excluded.field has exclude=True"),
-        (Deep, "Deep.field is read as AliasPath"),
+        (
+            build("A", validation_alias="other"),
+            "A.field is read as 'other', but written as 'field'",
+        ),
+        (
+            build("B", serialization_alias="other"),
+            "B.field is read as 'field', but written as 'other'",
+        ),
+        (build("C", exclude=True), "C.field has exclude=True"),
+        (build("D", validation_alias=AliasPath("field", 0)), "D.field is read as AliasPath"),
         (TwoNames, "TwoNames.field is read as 'field', but written as 'Field'"),
     ],
 )

@@ -22,6 +22,16 @@ STRING, INTEGER, NUMBER = {"type": "string"}, {"type": "integer"}, {"type": "num
 PRESERVE = "x-kubernetes-preserve-unknown-fields"
 
 
+def array(items: Schema, kind: str = "", **rest: Any) -> Schema:
+    """Return the schema of a list, of the kind "set", "map" or "atomic" if it is of one."""
+    kinds = {"x-kubernetes-list-type": kind} if kind else {}
+    return {"type": "array", "items": items, **kinds, **rest}
+
+
+def rule(text: str, message: str) -> Schema:
+    return {"x-kubernetes-validations": [{"rule": text, "message": message}]}
+
+
 class Color(enum.Enum):
     RED = "red"
     BLUE = "blue"
@@ -106,9 +116,9 @@ def convert(annotation: Any, default: Any = ...) -> Schema:
         (Any, {PRESERVE: True, "nullable": True}),
         (dict[str, Any], {"type": "object", PRESERVE: True}),
         (dict[str, int], {"type": "object", "additionalProperties": INTEGER}),
-        (list[str], {"type": "array", "items": STRING}),
-        (tuple[int, ...], {"type": "array", "items": INTEGER}),
-        (set[str], {"type": "array", "items": STRING, "x-kubernetes-list-type": "set"}),
+        (list[str], array(STRING)),
+        (tuple[int, ...], array(INTEGER)),
+        (set[str], array(STRING, "set")),
         (Literal["a", "b"], {**STRING, "enum": ["a", "b"]}),
         (Literal["a"] | None, {**STRING, "enum": ["a", None], "nullable": True}),
         (Color, {**STRING, "enum": ["red", "blue"]}),
@@ -139,12 +149,7 @@ def convert(annotation: Any, default: Any = ...) -> Schema:
         ),
         (
             Annotated[list[Part], webop.ListKeys("partName")],
-            {
-                "type": "array",
-                "items": PART,
-                "x-kubernetes-list-type": "map",
-                "x-kubernetes-list-map-keys": ["partName"],
-            },
+            array(PART, "map", **{"x-kubernetes-list-map-keys": ["partName"]}),
         ),
         (webop.Int32, {**INTEGER, "format": "int32"}),
         (
@@ -161,17 +166,14 @@ def convert(annotation: Any, default: Any = ...) -> Schema:
         ),
         (
             Annotated[set[str], pydantic.AfterValidator(set), Field(max_length=3)],
-            {"type": "array", "items": STRING, "maxItems": 3, "x-kubernetes-list-type": "set"},
+            array(STRING, "set", maxItems=3),
         ),
         (webop.Quantity, {"x-kubernetes-int-or-string": True, "pattern": ANY}),
         (
             Annotated[int, Field(ge=1)] | Annotated[str, Field(max_length=5)],
             {"x-kubernetes-int-or-string": True, "minimum": 1, "maxLength": 5},
         ),
-        (
-            Annotated[list[str], webop.Unique()],
-            {"type": "array", "items": STRING, "x-kubernetes-list-type": "set"},
-        ),
+        (Annotated[list[str], webop.Unique()], array(STRING, "set")),
         (
             Whole,
             {
@@ -190,26 +192,23 @@ def convert(annotation: Any, default: Any = ...) -> Schema:
             {
                 "type": "object",
                 "properties": {"namespace": STRING, "in": STRING, "any-of": STRING},
-                "x-kubernetes-validations": [
-                    {
-                        "rule": "[has(self.__namespace__), has(self.__in__), "
-                        "has(self.any__dash__of)].exists_one(x, x)",
-                        "message": "exactly one must be set of namespace, in, any-of",
-                    }
-                ],
+                **rule(
+                    "[has(self.__namespace__), has(self.__in__), "
+                    "has(self.any__dash__of)].exists_one(x, x)",
+                    "exactly one must be set of namespace, in, any-of",
+                ),
             },
         ),
         (
             list[Place],  # the cost of the rule has no limit here
-            {
-                "type": "array",
-                "items": {
+            array(
+                {
                     "type": "object",
                     "properties": {"namespace": STRING, "in": STRING, "any-of": STRING},
                     "minProperties": 1,
                     "maxProperties": 1,
-                },
-            },
+                }
+            ),
         ),
         (
             Annotated[Pod, Field(discriminator="namespace")],
@@ -217,18 +216,13 @@ def convert(annotation: Any, default: Any = ...) -> Schema:
                 "type": "object",
                 "properties": {"namespace": {**STRING, "enum": ["pod"]}, "package": STRING},
                 "required": ["namespace"],
-                "x-kubernetes-validations": [
-                    {
-                        "rule": '!(self.__namespace__ in ["pod"]) || (has(self.__package__))',
-                        "message": "with namespace pod, package must be set",
-                    }
-                ],
+                **rule(
+                    '!(self.__namespace__ in ["pod"]) || (has(self.__package__))',
+                    "with namespace pod, package must be set",
+                ),
             },
         ),
-        (
-            Annotated[list[str], webop.Atomic()],
-            {"type": "array", "items": STRING, "x-kubernetes-list-type": "atomic"},
-        ),
+        (Annotated[list[str], webop.Atomic()], array(STRING, "atomic")),
         (
             Annotated[dict[str, Any], webop.Embedded()],
             {"type": "object", PRESERVE: True, "x-kubernetes-embedded-resource": True},
@@ -243,12 +237,10 @@ def convert(annotation: Any, default: Any = ...) -> Schema:
                     "bucket": STRING,
                     "path": STRING,
                 },
-                "x-kubernetes-validations": [
-                    {
-                        "rule": '!(self.kind in ["s3"]) || (has(self.bucket))',
-                        "message": "with kind s3, bucket must be set",
-                    }
-                ],
+                **rule(
+                    '!(self.kind in ["s3"]) || (has(self.bucket))',
+                    "with kind s3, bucket must be set",
+                ),
             },
         ),
         (
@@ -257,12 +249,10 @@ def convert(annotation: Any, default: Any = ...) -> Schema:
                 "type": "object",
                 "description": Source.__doc__,
                 "properties": {"gitUrl": STRING, "image": STRING},
-                "x-kubernetes-validations": [
-                    {
-                        "rule": "[has(self.gitUrl), has(self.image)].exists_one(x, x)",
-                        "message": "exactly one must be set of gitUrl, image",
-                    }
-                ],
+                **rule(
+                    "[has(self.gitUrl), has(self.image)].exists_one(x, x)",
+                    "exactly one must be set of gitUrl, image",
+                ),
             },
         ),
     ],
@@ -284,18 +274,10 @@ def test_each_type_has_its_schema(annotation: Any, schema: Schema) -> None:
             None,
             {**STRING, "enum": ["a", None], "nullable": True},
         ),
-        (
-            Annotated[list[int] | None, webop.Atomic()],
-            None,
-            {"type": "array", "items": INTEGER, "x-kubernetes-list-type": "atomic"},
-        ),
+        (Annotated[list[int] | None, webop.Atomic()], None, array(INTEGER, "atomic")),
         (Color, Color.RED, {**STRING, "enum": ["red", "blue"], "default": "red"}),
         (int | str, "10%", {"x-kubernetes-int-or-string": True, "default": "10%"}),
-        (
-            list[int],
-            Field(default_factory=list),
-            {"type": "array", "items": INTEGER, "default": []},
-        ),
+        (list[int], Field(default_factory=list), array(INTEGER, default=[])),
         (str, Field(default_factory=lambda: str(uuid.uuid4())), STRING),  # no default in the schema
         (Part, Part(part_name="x"), {**PART, "default": {"partName": "x", "count": 1}}),
         (Part, Field(default_factory=Part), PART),  # type: ignore[arg-type]

@@ -81,7 +81,7 @@ def test_an_index_of_a_version_that_is_not_stored_is_a_warning(
     registry: webop.OperatorRegistry,
 ) -> None:
     build(registry, (BoxV1, BoxV2), (BoxV2, BoxV1), (BoxV3, BoxV2))
-    webop.index(BoxV1, registry=registry)(index_boxes)
+    webop.index(BoxV1)(index_boxes)
     (warning,) = check_registry(registry)
     assert "not the stored version" in warning
     assert "Use BoxV2" in warning
@@ -120,9 +120,9 @@ def generator(old: Any) -> Any:
 
 
 @pytest.mark.parametrize("fn", [no_argument, two_arguments, keyword, generator])
-def test_a_function_must_take_one_argument(fn: Any, registry: webop.OperatorRegistry) -> None:
+def test_a_function_must_take_one_argument(fn: Any) -> None:
     with pytest.raises(TypeError, match=f"The converter {fn.__name__}"):
-        webop.on.convert(BoxV1, to=BoxV2, registry=registry)(fn)
+        webop.on.convert(BoxV1, to=BoxV2)(fn)
 
 
 BODY: dict[str, Any] = {

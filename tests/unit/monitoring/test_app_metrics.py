@@ -28,17 +28,15 @@ async def test_an_app_that_has_not_started_says_what_is_known_of_the_process() -
     assert not [name for name in found.names if name.startswith("webop_")]
 
 
-async def test_an_app_that_starts_runs_and_has_ended_is_scraped_all_the_time(
-    registry: webop.OperatorRegistry,
-) -> None:
+async def test_an_app_that_starts_runs_and_has_ended_is_scraped_all_the_time() -> None:
     begun, released = asyncio.Event(), asyncio.Event()
 
-    @webop.on.startup(registry=registry, id="begin")
+    @webop.on.startup(id="begin")
     async def begin(**_: Any) -> None:
         begun.set()
         await released.wait()
 
-    app = webop.create_app(registry=registry, settings=build_settings())
+    app = webop.create_app(settings=build_settings())
     async with connect(app) as http:
         run = asyncio.create_task(_live(app, until=(ended := asyncio.Event())))
         await begun.wait()
@@ -73,10 +71,8 @@ async def _live(app: Any, until: asyncio.Event) -> None:
         ("application/openmetrics-text;version=", "application/openmetrics-text; version=1.0.0"),
     ],
 )
-async def test_a_scrape_is_in_the_format_that_is_asked_for(
-    registry: webop.OperatorRegistry, accept: str, kind: str
-) -> None:
-    async with serve(registry=registry, settings=build_settings()) as site:
+async def test_a_scrape_is_in_the_format_that_is_asked_for(accept: str, kind: str) -> None:
+    async with serve(settings=build_settings()) as site:
         answer = await site.http.get("/metrics", headers={"accept": accept} if accept else None)
         found = await scrape(site.http, accept=accept)
     assert answer.headers["content-type"].startswith(kind)
@@ -84,10 +80,8 @@ async def test_a_scrape_is_in_the_format_that_is_asked_for(
     assert answer.text.endswith("# EOF\n") == kind.startswith("application/")
 
 
-async def test_reviews_are_counted_by_webhook_and_their_rejections_by_reason(
-    registry: webop.OperatorRegistry,
-) -> None:
-    @webop.on.validate("kopfexamples", id="check", registry=registry)
+async def test_reviews_are_counted_by_webhook_and_their_rejections_by_reason() -> None:
+    @webop.on.validate("kopfexamples", id="check")
     async def check(spec: Any, **_: Any) -> None:
         if "wrong" in spec:
             raise webop.AdmissionError("no")
@@ -97,7 +91,7 @@ async def test_reviews_are_counted_by_webhook_and_their_rejections_by_reason(
             await asyncio.sleep(60)
 
     settings = build_settings(admission={"max_body": 10_000})
-    async with serve(registry=registry, settings=settings) as site:
+    async with serve(settings=settings) as site:
         await site.review(path="/check")
         await site.review()
         for spec in ({"wrong": 1}, {"wrong": 2}, {"broken": 1}):
@@ -137,10 +131,10 @@ async def test_reviews_are_counted_by_webhook_and_their_rejections_by_reason(
     assert found.get("webop_handler_duration_seconds_count", **calls) == 6
 
 
-async def test_what_alerts_count_begins_at_zero(registry: webop.OperatorRegistry) -> None:
-    webop.on.validate("kopfexamples", id="check", registry=registry)(lambda **_: None)
-    webop.on.create("kopfexamples", id="create", registry=registry)(lambda **_: None)
-    async with serve(registry=registry, settings=build_settings()) as site:
+async def test_what_alerts_count_begins_at_zero() -> None:
+    webop.on.validate("kopfexamples", id="check")(lambda **_: None)
+    webop.on.create("kopfexamples", id="create")(lambda **_: None)
+    async with serve(settings=build_settings()) as site:
         found = await scrape(site.http)
     calls = {
         (sample.labels["handler"], sample.labels["outcome"]): sample.value
@@ -155,17 +149,15 @@ async def test_what_alerts_count_begins_at_zero(registry: webop.OperatorRegistry
     assert rejections["check", "timeout"] == rejections["check", "error"] == 0
 
 
-async def test_sync_handlers_that_wait_for_a_thread_are_seen(
-    registry: webop.OperatorRegistry,
-) -> None:
+async def test_sync_handlers_that_wait_for_a_thread_are_seen() -> None:
     released = threading.Event()
 
-    @webop.on.validate("kopfexamples", id="check", registry=registry)
+    @webop.on.validate("kopfexamples", id="check")
     def check(**_: Any) -> None:
         released.wait(30)
 
     settings = build_settings(admission={"max_workers": 1})
-    async with serve(registry=registry, settings=settings) as site, asyncio.TaskGroup() as group:
+    async with serve(settings=settings) as site, asyncio.TaskGroup() as group:
         for _ in range(3):
             group.create_task(site.review(path="/check"))
         queued = "webop_threads_queued"
@@ -178,15 +170,13 @@ async def test_sync_handlers_that_wait_for_a_thread_are_seen(
     assert found.get("webop_threads_busy", pool="handlers") == 0
 
 
-async def test_a_handler_that_blocks_the_event_loop_shows_in_its_lag(
-    registry: webop.OperatorRegistry,
-) -> None:
-    @webop.on.validate("kopfexamples", registry=registry)
+async def test_a_handler_that_blocks_the_event_loop_shows_in_its_lag() -> None:
+    @webop.on.validate("kopfexamples")
     async def block(**_: Any) -> None:
         time.sleep(0.8)  # noqa: ASYNC251  this is what is to be seen
 
     lag = "webop_event_loop_lag_seconds"
-    async with serve(registry=registry, settings=build_settings()) as site:
+    async with serve(settings=build_settings()) as site:
         await site.review()
         found = await scrape_until(lambda found: found.get(f"{lag}_count"), site.http)
     late = found.get(f"{lag}_count") - found.get(f"{lag}_bucket", le="0.1")
@@ -220,15 +210,13 @@ def orders() -> Iterator[prometheus_client.Counter]:
 
 
 async def test_metrics_of_the_users_own_are_scraped_too_and_hide_nothing_if_they_fail(
-    registry: webop.OperatorRegistry,
-    orders: prometheus_client.Counter,
-    caplog: pytest.LogCaptureFixture,
+    orders: prometheus_client.Counter, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Broken:
         def collect(self) -> Iterator[Metric]:
             raise RuntimeError("no database")
 
-    async with serve(registry=registry, settings=build_settings()) as site:
+    async with serve(settings=build_settings()) as site:
         orders.inc(3)
         found = await scrape(site.http, accept=OPENMETRICS)
         assert found.get("orders_total") == 3
@@ -252,7 +240,7 @@ async def test_metrics_of_the_users_own_are_scraped_too_and_hide_nothing_if_they
     ids=["value", "type of a label", "half a character"],
 )
 async def test_invalid_metrics_of_the_users_own_hide_nothing_of_the_operator(
-    registry: webop.OperatorRegistry, accept: str, label: Any, value: Any
+    accept: str, label: Any, value: Any
 ) -> None:
     class Invalid:
         def describe(self) -> list[Metric]:
@@ -266,16 +254,14 @@ async def test_invalid_metrics_of_the_users_own_hide_nothing_of_the_operator(
     invalid: Any = Invalid()
     prometheus_client.REGISTRY.register(invalid)
     try:
-        async with serve(registry=registry, settings=build_settings()) as site:
+        async with serve(settings=build_settings()) as site:
             found = await scrape(site.http, accept=accept)
     finally:
         prometheus_client.REGISTRY.unregister(invalid)
     assert found.get("webop_ready") == 1
 
 
-async def test_two_hundred_scrapers_share_few_scrapes_and_wait_hardly_longer_than_one(
-    registry: webop.OperatorRegistry,
-) -> None:
+async def test_two_hundred_scrapers_share_few_scrapes_and_wait_hardly_longer_than_one() -> None:
     collections = 0
 
     class Counted:
@@ -286,7 +272,7 @@ async def test_two_hundred_scrapers_share_few_scrapes_and_wait_hardly_longer_tha
             yield from ()
 
     counted: Any = Counted()
-    app = webop.create_app(registry=registry, settings=build_settings())
+    app = webop.create_app(settings=build_settings())
     async with app.lifespan(), connect(app) as http:
         prometheus_client.REGISTRY.register(counted)
         collections = 0

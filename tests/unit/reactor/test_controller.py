@@ -118,9 +118,15 @@ def control(
     )
     made.set_paused(None)
     if not is_resuming:  # nothing was there before
-        made.begin_listing()
-        made.finish_listing()
+        list_objects(made)
     return made
+
+
+def list_objects(controller: Controller, *bodies: dict[str, Any]) -> None:
+    controller.begin_listing()
+    for body in bodies:
+        controller.apply_event(None, body)
+    controller.finish_listing()
 
 
 @pytest.fixture
@@ -142,6 +148,12 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
+async def show(controller: Controller, event_type: Any, body: dict[str, Any]) -> None:
+    """Bring an event, and let all that is ready run."""
+    controller.apply_event(event_type, body)
+    await settle()
+
+
 async def test_a_state_that_comes_at_the_very_end_of_the_work_is_worked_on(
     controller: Controller, reconciler: Reconciler
 ) -> None:
@@ -150,8 +162,7 @@ async def test_a_state_that_comes_at_the_very_end_of_the_work_is_worked_on(
             asyncio.get_running_loop().call_soon(controller.apply_event, "MODIFIED", build("a", 2))
 
     reconciler.work = work
-    controller.apply_event("ADDED", build("a", 1))
-    await settle()
+    await show(controller, "ADDED", build("a", 1))
     assert reconciler.versions("a") == [1, 2]
 
 
@@ -163,15 +174,13 @@ async def test_what_is_known_already_is_no_news(
             obj.accept_own(build("a", 7))
 
     reconciler.work = patch
-    controller.apply_event("ADDED", build("a", 1))
-    await settle()
+    await show(controller, "ADDED", build("a", 1))
     assert reconciler.versions("a") == [1, 7]
     for version in (5, 6, 7):
         controller.apply_event("MODIFIED", build("a", version))
     await settle()
     assert reconciler.versions("a") == [1, 7]
-    controller.apply_event("MODIFIED", build("a", 8))
-    await settle()
+    await show(controller, "MODIFIED", build("a", 8))
     assert reconciler.versions("a") == [1, 7, 8]
 
 
@@ -184,8 +193,7 @@ async def test_an_answer_that_is_older_than_what_is_known_is_no_news(
         reconciler.work = reconciler.nothing
 
     reconciler.work = patch_late
-    controller.apply_event("ADDED", build("a", 1))
-    await settle()
+    await show(controller, "ADDED", build("a", 1))
     assert reconciler.versions("a") == [1, 9]
 
 
@@ -195,8 +203,7 @@ async def test_objects_without_work_take_no_worker_and_keep_no_body(
     reconciler.is_needed = lambda obj: False
     body = build("a", 1, marker=object())
     marker = body["spec"]["marker"]
-    controller.apply_event("ADDED", body)
-    await settle()
+    await show(controller, "ADDED", body)
     assert reconciler.seen == []
     assert len(controller.uids) == 1
     del body
@@ -236,8 +243,7 @@ async def test_a_change_is_worked_on_before_the_rest_of_a_listing(reconciler: Re
     controller = control(reconciler)
     for number in range(500):
         controller.apply_event(None, build(f"u{number}"))
-    controller.apply_event("ADDED", build("live"))
-    await settle()
+    await show(controller, "ADDED", build("live"))
     begun = len(reconciler.seen)
     released.set()
     await eventually(lambda: len(reconciler.seen) == 501)
@@ -247,15 +253,9 @@ async def test_a_change_is_worked_on_before_the_rest_of_a_listing(reconciler: Re
 async def test_what_is_missing_in_a_listing_was_deleted(
     controller: Controller, reconciler: Reconciler
 ) -> None:
-    controller.begin_listing()
-    for uid in "abc":
-        controller.apply_event(None, build(uid, 1))
-    controller.finish_listing()
+    list_objects(controller, build("a"), build("b"), build("c"))
     await settle()
-    controller.begin_listing()
-    controller.apply_event(None, build("b", 1))
-    controller.apply_event(None, build("d", 9))
-    controller.finish_listing()
+    list_objects(controller, build("b"), build("d", 9))
     await settle()
     assert sorted(reconciler.forgotten) == ["a", "c"]
     assert reconciler.versions("b") == [1]
@@ -265,16 +265,10 @@ async def test_what_is_missing_in_a_listing_was_deleted(
 async def test_a_listing_that_was_broken_off_deletes_nothing(
     controller: Controller, reconciler: Reconciler
 ) -> None:
+    list_objects(controller, build("a"), build("b"))
     controller.begin_listing()
-    controller.apply_event(None, build("a", 1))
-    controller.apply_event(None, build("b", 1))
-    controller.finish_listing()
-    controller.begin_listing()
-    controller.apply_event(None, build("a", 1))
-    controller.begin_listing()
-    controller.apply_event(None, build("b", 1))
-    controller.apply_event(None, build("a", 1))
-    controller.finish_listing()
+    controller.apply_event(None, build("a"))
+    list_objects(controller, build("b"), build("a"))
     await settle()
     assert reconciler.forgotten == []
 
@@ -288,11 +282,8 @@ async def test_only_objects_of_the_first_listing_are_older_than_the_operator(
     controller.apply_event("MODIFIED", build("changed before it was listed"))
     controller.apply_event("ADDED", build("added meanwhile"))
     controller.finish_listing()
-    controller.apply_event("ADDED", build("added"))
-    await settle()
-    controller.begin_listing()
-    controller.apply_event(None, build("listed later"))
-    controller.finish_listing()
+    await show(controller, "ADDED", build("added"))
+    list_objects(controller, build("listed later"))
     await settle()
     assert reconciler.needs_resume == {
         "listed": True,
@@ -306,10 +297,7 @@ async def test_only_objects_of_the_first_listing_are_older_than_the_operator(
 async def test_a_listing_that_goes_back_in_time_is_believed_unless_the_object_was_patched_since(
     controller: Controller, reconciler: Reconciler
 ) -> None:
-    controller.begin_listing()
-    controller.apply_event(None, build("restored", 50))
-    controller.apply_event(None, build("patched", 50))
-    controller.finish_listing()
+    list_objects(controller, build("restored", 50), build("patched", 50))
     await settle()
     controller.begin_listing()
 
@@ -318,8 +306,7 @@ async def test_a_listing_that_goes_back_in_time_is_believed_unless_the_object_wa
             obj.accept_own(build("patched", 60))
 
     reconciler.work = patch
-    controller.apply_event("MODIFIED", build("patched", 51))
-    await settle()
+    await show(controller, "MODIFIED", build("patched", 51))
     controller.apply_event(None, build("restored", 5))
     controller.apply_event(None, build("patched", 51))
     controller.finish_listing()
@@ -344,13 +331,10 @@ async def test_an_object_that_a_response_has_shown_does_not_wait_for_ever_after_
             obj.accept_own(build("a", 60))
 
     reconciler.work = work
-    controller.begin_listing()
-    controller.apply_event(None, build("a", 50))
-    controller.finish_listing()
+    list_objects(controller, build("a", 50))
     await settle()
     assert waited == [False, True]
-    controller.apply_event(None, build("a", 51))
-    await settle()
+    await show(controller, None, build("a", 51))
     assert waited == [False, True, False]
     assert reconciler.versions("a") == [50, 60, 60]
 
@@ -358,8 +342,7 @@ async def test_an_object_that_a_response_has_shown_does_not_wait_for_ever_after_
 async def test_an_object_that_a_restored_backup_does_not_have_is_gone(
     controller: Controller, reconciler: Reconciler
 ) -> None:
-    controller.apply_event("ADDED", build("a", 500))
-    await settle()
+    await show(controller, "ADDED", build("a", 500))
     controller.begin_listing()
     controller.finish_listing(300)
     await settle()
@@ -412,13 +395,11 @@ async def test_an_object_waits_for_the_thread_of_its_cancelled_handler(
     reconciler.work = lambda obj: call_in_thread(
         lambda: released.wait(10), {}, NO_POOL, waits_for_end=True
     )
-    controller.apply_event("ADDED", build("a", 1))
-    await settle()
+    await show(controller, "ADDED", build("a", 1))
     (worker,) = (task for task in asyncio.all_tasks() if task.get_name() == "name-a")
     worker.cancel()  # as if its Lease was lost
     await settle()
-    controller.apply_event("MODIFIED", build("a", 2))
-    await settle()
+    await show(controller, "MODIFIED", build("a", 2))
     assert reconciler.versions("a") == [1]
     reconciler.inside.clear()
     released.set()
@@ -431,8 +412,7 @@ async def test_on_the_way_out_the_work_under_way_is_finished_and_nothing_new_is_
 ) -> None:
     released = asyncio.Event()
     reconciler.work = lambda obj: released.wait()
-    controller.apply_event("ADDED", build("a", 1))
-    await settle()
+    await show(controller, "ADDED", build("a", 1))
     asyncio.get_running_loop().call_later(0.02, released.set)
     draining = asyncio.create_task(controller.drain(10))
     await settle()
@@ -511,8 +491,7 @@ async def test_an_object_that_cannot_be_read_is_not_tried_without_a_pause(is_ind
     reconciler.index_work = reconciler.work = lambda obj: released.wait()
 
     break_reads(reconciler, reads)
-    controller.begin_listing()
-    controller.finish_listing()
+    list_objects(controller)
     controller.apply_event("ADDED", build("busy"))
     for number in range(26):  # too much to keep
         controller.apply_event("ADDED", build(f"big{number}", text=secrets.token_hex(1_000_000)))
@@ -552,16 +531,14 @@ async def test_event_handlers_get_the_newest_state_before_the_change_and_each_de
     reconciler.work = lambda obj: released.wait()
     controller = control(reconciler)
     for event_type, version in (("ADDED", 1), ("MODIFIED", 2), ("MODIFIED", 3)):
-        controller.apply_event(event_type, build("a", version))  # type: ignore[arg-type]
-        await settle()
+        await show(controller, event_type, build("a", version))
     assert (reconciler.shown, reconciler.seen) == ([("a", "ADDED")], [])
     released.set()
     await settle()
     assert reconciler.shown == [("a", "ADDED"), ("a", "MODIFIED")]
     assert reconciler.versions("a") == [3, 3]
     controller.apply_event("DELETED", build("a", 4))
-    controller.apply_event("DELETED", build("unknown", 5))
-    await settle()
+    await show(controller, "DELETED", build("unknown", 5))
     assert reconciler.shown[2:] == [("a", "DELETED"), ("unknown", "DELETED")]
     assert len(controller.uids) == 0
 
@@ -574,17 +551,13 @@ async def test_listed_objects_are_indexed_at_once_before_the_handlers_of_any(
     released = asyncio.Event()
     reconciler.index_work = lambda obj: released.wait()
     controller = control(reconciler)
-    controller.begin_listing()
-    for number in range(50):
-        controller.apply_event(None, build(f"u{number}"))
-    controller.finish_listing()
+    list_objects(controller, *(build(f"u{number}") for number in range(50)))
     await eventually(lambda: len(reconciler.indexed) == 50)  # slow indexers do not keep their slots
     assert reconciler.seen == []
     released.set()
     await settle()
     assert len(reconciler.seen) == 50
-    controller.apply_event("MODIFIED", build("u1", 2))
-    await settle()
+    await show(controller, "MODIFIED", build("u1", 2))
     assert reconciler.indexed[50:] == ["u1"]
     assert reconciler.versions("u1") == [1, 2]
 
@@ -601,13 +574,10 @@ async def test_an_object_that_is_gone_is_read_before_a_late_event_of_it_is_handl
         reads.append(obj.uid)
 
     reconciler.work, reconciler.read = work, read  # type: ignore[method-assign]
-    controller.apply_event("ADDED", build("a", 1))
-    await settle()
+    await show(controller, "ADDED", build("a", 1))
     assert (reconciler.forgotten, reads) == (["a"], [])
     for version in (2, 3):
-        controller.apply_event("MODIFIED", build("a", version))
-        await settle()
-    controller.apply_event("DELETED", build("a", 4))
-    await settle()
+        await show(controller, "MODIFIED", build("a", version))
+    await show(controller, "DELETED", build("a", 4))
     assert (reconciler.versions("a"), reads) == ([1], ["a", "a"])
     assert len(controller.uids) == 0

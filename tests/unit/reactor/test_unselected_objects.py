@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.reactor.test_controller import Reconciler, build, control, settle
+from tests.unit.reactor.test_controller import Reconciler, build, control, settle, show
 from webop.errors import APIConnectionError
 from webop.handlers.stopping import DaemonStoppingReason
 from webop.reactor.store import WatchedObject
@@ -43,10 +43,8 @@ async def test_a_release_that_fails_is_repeated_unless_it_must_not_be(pause: flo
     reconciler = Releasing()
     reconciler.errors, reconciler.pauses = [APIConnectionError("away")], [pause]
     controller = control(reconciler)
-    controller.apply_event("ADDED", build("a", 1))
-    await settle()
-    controller.apply_event("DELETED", build("a", 2))
-    await settle()
+    await show(controller, "ADDED", build("a", 1))
+    await show(controller, "DELETED", build("a", 2))
     assert [*controller.uids] == (["a"] if pause else [])
     await asyncio.sleep(0.05)
     assert reconciler.released == (["a"] if pause else [])
@@ -57,11 +55,9 @@ async def test_a_release_that_fails_is_repeated_unless_it_must_not_be(pause: flo
 async def test_an_object_that_comes_back_at_once_goes_on() -> None:
     reconciler = Releasing()
     controller = control(reconciler)
-    controller.apply_event("ADDED", build("a", 1))
-    await settle()
+    await show(controller, "ADDED", build("a", 1))
     controller.apply_event("DELETED", build("a", 2))
-    controller.apply_event("ADDED", build("a", 3))
-    await settle()
+    await show(controller, "ADDED", build("a", 3))
     assert not reconciler.released
     assert reconciler.versions("a") == [1, 3]
     assert [*controller.uids] == ["a"]
@@ -71,11 +67,9 @@ async def test_an_object_that_comes_back_at_once_goes_on() -> None:
 async def test_in_a_pause_it_is_left_to_the_active_operator() -> None:
     reconciler = Releasing()
     controller = control(reconciler)
-    controller.apply_event("ADDED", build("a", 1))
-    await settle()
+    await show(controller, "ADDED", build("a", 1))
     controller.set_paused(DaemonStoppingReason.OPERATOR_PAUSING)
-    controller.apply_event("DELETED", build("a", 2))
-    await settle()
+    await show(controller, "DELETED", build("a", 2))
     assert not controller.uids
     controller.set_paused(None)
     await settle()

@@ -9,25 +9,18 @@ from typing import Any
 import pytest
 
 import webop
-from webop.context.memos import Memo, Memos
 from webop.context.operator_context import OperatorContext
 from webop.errors import ActivityError
-from webop.events.loggers import Poster
 from webop.handlers.model import Activity
 from webop.runtime.activity_handlers import run_activity
+from webop.runtime.operator import Operator, OperatorOptions
 
 
 @pytest.fixture
-def context(registry: webop.OperatorRegistry) -> OperatorContext:
-    settings = webop.OperatorSettings()
-    return OperatorContext(
-        settings=settings,
-        registry=registry,
-        memos=Memos(Memo(kept="here")),
-        lifecycle=webop.lifecycles.asap,
-        identity="me",
-        poster=Poster(settings),
-    )
+def context() -> OperatorContext:
+    """That of an operator with the handlers of the test."""
+    options = OperatorOptions(settings=webop.OperatorSettings(), memo=webop.Memo(kept="here"))
+    return Operator(options).context
 
 
 @pytest.mark.feature("STA-01", "PRB-04", "AUT-04")

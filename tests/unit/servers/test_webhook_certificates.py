@@ -21,6 +21,7 @@ from tests.kit.waiting import eventually
 from tests.kit.webhook_servers import (
     REVIEW,
     Recorder,
+    build_context,
     connect,
     get_bundle,
     get_port,
@@ -31,7 +32,6 @@ from tests.kit.webhook_servers import (
     trust,
 )
 from webop.errors import ConfigurationError
-from webop.keymaterial import load_key_material
 from webop.servers.certificates.certs import (
     KeyPair,
     build_ca,
@@ -221,8 +221,7 @@ async def test_a_wrong_file_is_named_with_the_reason_at_startup(
 
 @pytest.mark.feature("ADM-79", "ADM-80")
 async def test_a_ready_context_is_used_as_it_is(fn: Recorder, ca: KeyPair, pair: KeyPair) -> None:
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    load_key_material(context, pair.cert, pair.key)
+    context = build_context(pair)
     async with serve(webop.WebhookServer(port=0, context=context), fn) as config:
         assert set(config) == {"url"}
         assert (await post(get_url(config), trust(ca.cert))).status_code == 200
@@ -455,8 +454,7 @@ async def call_openssl(cert: bytes) -> str:
 async def test_verification_is_added_to_a_context_of_the_user(
     fn: Recorder, ca: KeyPair, pair: KeyPair, client_pair: KeyPair
 ) -> None:
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    load_key_material(context, pair.cert, pair.key)
+    context = build_context(pair)
     server = webop.WebhookServer(port=0, context=context, verify_cadata=ca.cert)
     async with serve(server, fn) as config:
         await post(get_url(config), trust(ca.cert, client=client_pair))

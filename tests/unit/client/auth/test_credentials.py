@@ -25,6 +25,16 @@ def build_info(token: str = "t", **values: Any) -> ConnectionInfo:
     return ConnectionInfo(SERVER, token=token, **values)
 
 
+async def use(info: ConnectionInfo) -> None:
+    """Send a request with credentials that no login replaces."""
+    vault = Vault({"x": info})
+    async with Client(vault, Networking()) as client:
+        call = asyncio.create_task(client.request("GET", "/api"))
+        await vault.wait_for_emptiness()
+        await vault.populate({})
+        await call
+
+
 @pytest.mark.feature("AUT-11", "REF-20")
 def test_only_the_server_is_required_and_the_order_is_the_documented_one() -> None:
     assert ConnectionInfo("https://host") == ConnectionInfo(server="https://host")
@@ -248,13 +258,8 @@ def test_values_of_wrong_types_are_told_where_they_are_given(
 async def test_credentials_that_no_request_can_be_made_with_are_told_instead_of_a_traceback(
     info: ConnectionInfo, message: str
 ) -> None:
-    vault = Vault({"x": info})
-    async with Client(vault, Networking()) as client:
-        call = asyncio.create_task(client.request("GET", "/api"))
-        await vault.wait_for_emptiness()
-        await vault.populate({})
-        with pytest.raises(LoginError, match=message):
-            await call
+    with pytest.raises(LoginError, match=message):
+        await use(info)
 
 
 @pytest.mark.parametrize(
@@ -279,13 +284,8 @@ async def test_the_password_in_a_bad_url_is_not_told(
     else:
         info = ConnectionInfo("https://host", proxy_url=url)
         assert "secret" not in repr(info)
-    vault = Vault({"x": info})
-    async with Client(vault, Networking()) as client:
-        call = asyncio.create_task(client.request("GET", "/api"))
-        await vault.wait_for_emptiness()
-        await vault.populate({})
-        with pytest.raises(LoginError, match=r"\*\*\*@.* is not a URL") as e:
-            await call
+    with pytest.raises(LoginError, match=r"\*\*\*@.* is not a URL") as e:
+        await use(info)
     assert "secret" not in str(e.value)
 
 

@@ -154,6 +154,14 @@ def test_a_plugin_that_hangs_is_stopped_with_all_that_it_has_started(plugin: Plu
     wait_until(lambda: not is_running(child))
 
 
+CREDENTIAL = {"kind": "ExecCredential", "apiVersion": V1}
+PAST = "2020-01-01T00:00:00Z"
+
+
+def credential(**status: Any) -> dict[str, Any]:
+    return {**CREDENTIAL, "status": status}
+
+
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
@@ -162,30 +170,19 @@ def test_a_plugin_that_hangs_is_stopped_with_all_that_it_has_started(plugin: Plu
         ("[" * 100_000, "that are not JSON"),
         ("[]", "not an ExecCredential"),
         ({"kind": "Secret", "apiVersion": V1}, "not an ExecCredential"),
-        ({"kind": "ExecCredential", "apiVersion": V1BETA1}, r"v1beta1.*says.*v1'\. Update"),
-        ({"kind": "ExecCredential", "apiVersion": V1}, "without a status"),
-        ({"kind": "ExecCredential", "apiVersion": V1, "status": {}}, r"neither.*\(none\)"),
+        ({**CREDENTIAL, "apiVersion": V1BETA1}, r"v1beta1.*says.*v1'\. Update"),
+        (CREDENTIAL, "without a status"),
+        (credential(), r"neither.*\(none\)"),
         (
-            {"kind": "ExecCredential", "apiVersion": V1, "status": {"clientKeyData": "k"}},
+            credential(clientKeyData="k"),
             "neither a token nor a certificate with its key.*clientKeyData",
         ),
-        ({"kind": "ExecCredential", "apiVersion": V1, "status": {"token": 5}}, "neither"),
+        (credential(token=5), "neither"),
         (
-            {
-                "kind": "ExecCredential",
-                "apiVersion": V1,
-                "status": {"token": "t", "expirationTimestamp": "never"},
-            },
+            credential(token="t", expirationTimestamp="never"),
             "invalid expirationTimestamp.*such as 2030",
         ),
-        (
-            {
-                "kind": "ExecCredential",
-                "apiVersion": V1,
-                "status": {"token": "t", "expirationTimestamp": "2020-01-01T00:00:00Z"},
-            },
-            "expired at 2020-01-01T00:00:00Z.*clock",
-        ),
+        (credential(token="t", expirationTimestamp=PAST), f"expired at {PAST}.*clock"),
     ],
 )
 def test_an_answer_that_is_of_no_use_is_explained(

@@ -15,18 +15,15 @@ import pytest
 
 import webop
 from tests.kit.exec_plugins import PluginFolder
-from tests.kit.fake_cluster import Networking
-from tests.kit.httpx_client import answer_by
+from tests.kit.fake_cluster import connect
+from tests.kit.operators import build_settings
 from tests.kit.virtual_time import in_virtual_time
 from tests.kit.waiting import eventually
-from webop.client.api import Client
-from webop.client.auth.vault import ConnectionInfo, Vault
-from webop.context.memos import Memo, Memos
-from webop.context.operator_context import OperatorContext
+from webop.client.auth.vault import ConnectionInfo
 from webop.errors import APIUnauthorizedError
-from webop.events.loggers import Poster
 from webop.handlers.model import Activity
 from webop.runtime.authentication import Authenticator
+from webop.runtime.operator import Operator, OperatorOptions
 
 ACTIVITY = "webop.activities.authentication"
 
@@ -35,19 +32,10 @@ def build_info(token: str = "t", **values: Any) -> ConnectionInfo:
     return ConnectionInfo("https://host", token=token, **values)
 
 
-def build_keeper(registry: webop.OperatorRegistry, **networking: Any) -> Authenticator:
-    settings = webop.OperatorSettings()
-    for name, value in networking.items():
-        setattr(settings.networking, name, value)
-    context = OperatorContext(
-        settings=settings,
-        registry=registry,
-        memos=Memos(Memo()),
-        lifecycle=webop.lifecycles.asap,
-        identity="me",
-        poster=Poster(settings),
-    )
-    return Authenticator(context, Vault(), keeps_trying=False)
+def build_keeper(**networking: Any) -> Authenticator:
+    """Return the one of an operator with the handlers of the test."""
+    settings = build_settings(networking=networking)
+    return Operator(OperatorOptions(settings=settings)).login
 
 
 @contextlib.asynccontextmanager
@@ -62,11 +50,11 @@ async def keeping(keeper: Authenticator) -> AsyncIterator[asyncio.Task[None]]:
         await asyncio.wait([task])
 
 
-def provide(registry: webop.OperatorRegistry, *infos: ConnectionInfo | None) -> list[int]:
+def provide(*infos: ConnectionInfo | None) -> list[int]:
     """Register a login handler that brings these, one after another; return its calls."""
     calls: list[int] = []
 
-    @webop.on.login(registry=registry, id="my_login")
+    @webop.on.login(id="my_login")
     def my_login(**_: Any) -> ConnectionInfo | None:
         calls.append(len(calls))
         return infos[min(len(calls), len(infos)) - 1]
@@ -83,11 +71,9 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PluginFolder:
 
 
 @pytest.mark.feature("AUT-03")
-async def test_nobody_logs_in_before_the_cluster_is_needed(
-    registry: webop.OperatorRegistry,
-) -> None:
-    calls = provide(registry, build_info())
-    keeper = build_keeper(registry)
+async def test_nobody_logs_in_before_the_cluster_is_needed() -> None:
+    calls = provide(build_info())
+    keeper = build_keeper()
     task = asyncio.create_task(keeper.run(needs_cluster=lambda: False))
     await asyncio.sleep(0)
     assert not calls
@@ -98,11 +84,9 @@ async def test_nobody_logs_in_before_the_cluster_is_needed(
 
 
 @pytest.mark.feature("AUT-18", "AUT-25")
-async def test_the_same_refused_credentials_end_the_operator_and_say_why(
-    registry: webop.OperatorRegistry,
-) -> None:
-    calls = provide(registry, build_info())
-    keeper = build_keeper(registry)
+async def test_the_same_refused_credentials_end_the_operator_and_say_why() -> None:
+    calls = provide(build_info())
+    keeper = build_keeper()
     async with keeping(keeper) as task:
         refusal = APIUnauthorizedError("Cannot list x: HTTP 401: Unauthorized", status=401)
         waiting = keeper.vault.invalidate(await keeper.vault.get(), error=refusal)
@@ -125,23 +109,21 @@ async def test_the_same_refused_credentials_end_the_operator_and_say_why(
     ],
 )
 async def test_login_handlers_that_bring_nothing_of_use_are_named(
-    registry: webop.OperatorRegistry, brought: Any, message: str
+    brought: Any, message: str
 ) -> None:
-    provide(registry, brought)
-    async with keeping(build_keeper(registry)) as task:
+    provide(brought)
+    async with keeping(build_keeper()) as task:
         with pytest.raises(webop.LoginError, match=message):
             await task
 
 
 @pytest.mark.feature("AUT-05")
-async def test_a_login_handler_that_fails_for_good_is_told_to_those_who_wait(
-    registry: webop.OperatorRegistry,
-) -> None:
-    @webop.on.login(registry=registry, retries=1)
+async def test_a_login_handler_that_fails_for_good_is_told_to_those_who_wait() -> None:
+    @webop.on.login(retries=1)
     def my_login(**_: Any) -> None:
         raise ValueError("no luck")
 
-    keeper = build_keeper(registry)
+    keeper = build_keeper()
     getting = asyncio.create_task(keeper.vault.get())
     async with keeping(keeper) as task:
         with pytest.raises(webop.ActivityError, match="my_login"):
@@ -152,25 +134,23 @@ async def test_a_login_handler_that_fails_for_good_is_told_to_those_who_wait(
 
 @pytest.mark.feature("AUT-20")
 async def test_logins_are_logged_by_one_logger_and_not_at_all_above_debugging(
-    registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG, "webop")
-    provide(registry, build_info("old"), build_info("new"))
-    keeper = build_keeper(registry)
+    provide(build_info("old"), build_info("new"))
+    keeper = build_keeper()
     async with keeping(keeper):
         await keeper.vault.invalidate(await keeper.vault.get())
     found = {(record.name, record.levelno) for record in caplog.records}
     assert found == {(ACTIVITY, logging.DEBUG)}
 
 
-async def test_a_plugin_that_takes_its_time_does_not_hold_up_the_loop(
-    registry: webop.OperatorRegistry, plugin: PluginFolder
-) -> None:
+async def test_a_plugin_that_takes_its_time_does_not_hold_up_the_loop(plugin: PluginFolder) -> None:
     plugin.write_script("sleep 0.4", f"cat {plugin.folder}/answer")
     plugin.write_answer(token="t")
     plugin.write_kubeconfig()
-    webop.on.login(registry=registry)(webop.login_with_kubeconfig)
-    keeper = build_keeper(registry)
+    webop.on.login()(webop.login_with_kubeconfig)
+    keeper = build_keeper()
     gaps: list[float] = []
     async with keeping(keeper):
         while not keeper.logged_in.is_set():
@@ -183,11 +163,11 @@ async def test_a_plugin_that_takes_its_time_does_not_hold_up_the_loop(
 
 @pytest.mark.feature("AUT-17")
 async def test_a_source_that_fails_for_a_moment_is_tried_again_when_it_worked_before(
-    registry: webop.OperatorRegistry, plugin: PluginFolder, caplog: pytest.LogCaptureFixture
+    plugin: PluginFolder, caplog: pytest.LogCaptureFixture
 ) -> None:
     plugin.write_answer(token="old")
     path = plugin.write_kubeconfig()
-    keeper = build_keeper(registry, error_backoffs=[0.02] * 500)
+    keeper = build_keeper(error_backoffs=[0.02] * 500)
     async with keeping(keeper):
         old = await keeper.vault.get()
         good = path.read_text()
@@ -205,7 +185,7 @@ async def test_the_first_login_fails_at_once_and_leaves_the_registry_as_it_is(
 ) -> None:
     plugin.write_script("echo 'session expired' >&2", "exit 1")
     plugin.write_kubeconfig()
-    async with keeping(build_keeper(registry)) as task:
+    async with keeping(build_keeper()) as task:
         with pytest.raises(webop.LoginError) as e:
             await asyncio.wait_for(task, 10)
     assert str(e.value).count("session expired") == 1
@@ -219,8 +199,7 @@ class Server:
     def __init__(self, keeper: Authenticator, *good: str) -> None:
         self.good = set(good)
         self.refused = 0
-        factory = answer_by(self._answer)
-        self.client = Client(keeper.vault, Networking(), transport_factory=factory)
+        self.client = connect(self._answer, vault=keeper.vault)
 
     def _answer(self, request: httpx.Request) -> httpx.Response:
         is_good = request.headers["authorization"].removeprefix("Bearer ") in self.good
@@ -231,10 +210,10 @@ class Server:
 @pytest.mark.feature("AUT-17", "AUT-18")
 @in_virtual_time
 async def test_a_token_that_stays_refused_is_tried_with_pauses_and_ends_the_operator(
-    registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    calls = provide(registry, build_info("t"))
-    keeper = build_keeper(registry, error_backoffs=[0.01, 0.02])
+    calls = provide(build_info("t"))
+    keeper = build_keeper(error_backoffs=[0.01, 0.02])
     server = Server(keeper, "t")
     async with server.client, keeping(keeper) as task:
         await server.client.request("GET", "/x")

@@ -81,7 +81,6 @@ KUBECONFIG = "The kubeconfig is not usable."
     ],
 )
 async def test_neither_the_log_nor_the_probes_quote_credentials(
-    registry: webop.OperatorRegistry,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -94,8 +93,8 @@ async def test_neither_the_log_nor_the_probes_quote_credentials(
     for library in ("kubernetes", "kubernetes_asyncio", "pykube"):
         monkeypatch.setitem(sys.modules, library, None)  # as if it was not installed
     caplog.set_level(logging.DEBUG)
-    webop.on.create("kopfexamples", registry=registry)(lambda **_: None)
-    async with serve(registry=registry, settings=build_settings()) as site:
+    webop.on.create("kopfexamples")(lambda **_: None)
+    async with serve(settings=build_settings()) as site:
         await eventually(lambda: "only admission and probes are served" in caplog.text)
         pages = [await site.get(page) for page in ("/readyz", "/", "/healthz", "/livez")]
     assert kind in pages[0].text

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from tests.kit.scripted_server import Connection, build_answer, playing
+from tests.kit.scripted_server import answer_with, build_answer, playing
 from tests.kit.webhook_servers import REQUEST, Recorder, build_context, listen, trust
 from webop.client.auth.vault import ConnectionInfo
 from webop.client.http.connections import ConnectionPool
@@ -120,9 +120,7 @@ async def serve(
 
 @pytest.mark.parametrize("end", ["complete", "cut off", "refused", "not trusted"])
 def test_the_client_frees_a_connection(run: Any, end: str) -> None:
-    async def script(connection: Connection) -> None:
-        await connection.read()
-        await connection.write(build_answer()[: -1 if end == "cut off" else None])
+    script = answer_with(build_answer()[: -1 if end == "cut off" else None])
 
     async def main() -> set[str]:
         async with playing(script, build_context(PAIR)) as server:

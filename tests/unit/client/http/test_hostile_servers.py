@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.kit.scripted_server import Connection, build_answer, playing
+from tests.kit.scripted_server import Connection, answer_with, build_answer, playing
 from tests.unit.client.http.test_http1 import echo
 from webop.client.auth.vault import ConnectionInfo
 from webop.errors import APIConnectionError
@@ -62,11 +62,8 @@ async def test_a_stream_lasts_however_many_small_chunks_it_has() -> None:
 
 
 async def test_a_proxy_cannot_write_lines_into_the_log() -> None:
-    async def script(connection: Connection) -> None:
-        await connection.read()
-        await connection.write(b"HTTP/1.1 407 No\nERROR all is lost \x1b[31m\r\n\r\n")
-
-    async with playing(script) as proxy:
+    answer = b"HTTP/1.1 407 No\nERROR all is lost \x1b[31m\r\n\r\n"
+    async with playing(answer_with(answer)) as proxy:
         info = ConnectionInfo("https://127.0.0.1:1", proxy_url=proxy.url)
         async with proxy.connect(info) as client:
             with pytest.raises(APIConnectionError, match=r"refused the connection: .* 407 No") as e:
@@ -75,12 +72,8 @@ async def test_a_proxy_cannot_write_lines_into_the_log() -> None:
 
 
 async def test_compressed_content_that_nobody_asked_for_is_refused() -> None:
-    async def script(connection: Connection) -> None:
-        while True:
-            await connection.read()
-            await connection.write(build_answer(gzip.compress(b"[]"), "Content-Encoding: gzip"))
-
-    async with playing(script) as server, server.connect() as client:
+    answer = build_answer(gzip.compress(b"[]"), "Content-Encoding: gzip")
+    async with playing(answer_with(answer)) as server, server.connect() as client:
         with pytest.raises(APIConnectionError, match=r"compressed \(gzip\), which was not req"):
             await client.request("GET", "/x")
         with pytest.raises(APIConnectionError, match=r"compressed \(gzip\), which was not req"):

@@ -17,7 +17,13 @@ import pytest
 
 import webop
 from tests.kit.certificates import Pair, issue, issue_by
-from tests.kit.scripted_server import Connection, ScriptedServer, build_answer, playing
+from tests.kit.scripted_server import (
+    Connection,
+    ScriptedServer,
+    answer_with,
+    build_answer,
+    playing,
+)
 from tests.kit.virtual_time import AdvancingLoop
 from tests.kit.waiting import eventually
 from webop.client.auth.vault import ConnectionInfo
@@ -134,10 +140,7 @@ async def test_answers_are_read_however_they_come(
 
 
 async def test_an_answer_may_last_until_the_server_closes(context: ssl.SSLContext | None) -> None:
-    async def script(connection: Connection) -> None:
-        await connection.read()
-        await connection.write(b"HTTP/1.1 200 OK\r\n\r\n", b'{"a"', b": 1}")
-
+    script = answer_with(b"HTTP/1.1 200 OK\r\n\r\n", b'{"a"', b": 1}")
     async with playing(script, context) as server, server.connect() as client:
         for _ in range(2):
             assert await client.request("GET", "/x") == {"a": 1}
@@ -154,11 +157,7 @@ async def test_an_answer_may_last_until_the_server_closes(context: ssl.SSLContex
     ],
 )
 async def test_half_an_answer_is_no_answer(part: bytes, context: ssl.SSLContext | None) -> None:
-    async def script(connection: Connection) -> None:
-        await connection.read()
-        await connection.write(part)
-
-    async with playing(script, context) as server, server.connect() as client:
+    async with playing(answer_with(part), context) as server, server.connect() as client:
         with pytest.raises(APIConnectionError, match="in the middle of the response"):
             await client.request("GET", "/x")
         assert server.accepted == 1
@@ -177,15 +176,8 @@ async def test_half_an_answer_is_no_answer(part: bytes, context: ssl.SSLContext 
     ids=["SSH", "bad length", "an upgrade", "many headers", "a long header", "nothing"],
 )
 async def test_what_is_no_http_is_told(answer: bytes, reason: str) -> None:
-    async def script(connection: Connection) -> None:
-        await connection.read()
-        await connection.write(answer)
-        await connection.reader.read()
-
-    async def close(connection: Connection) -> None:
-        await connection.read()
-
-    async with playing(script if answer else close) as server, server.connect() as client:
+    script = answer_with(answer, stays_open=bool(answer))
+    async with playing(script) as server, server.connect() as client:
         with pytest.raises(APIConnectionError, match=reason):
             await client.request("GET", "/x")
         await server.wait_for_closing()
@@ -193,11 +185,7 @@ async def test_what_is_no_http_is_told(answer: bytes, reason: str) -> None:
 
 @pytest.mark.parametrize("head", ["HTTP/1.1 200 OK\r\nConnection: close", "HTTP/1.0 200 OK"])
 async def test_a_connection_that_the_server_wants_to_close_is_not_used_again(head: str) -> None:
-    async def script(connection: Connection) -> None:
-        await connection.read()
-        await connection.write(f"{head}\r\nContent-Length: 2\r\n\r\n{{}}".encode())
-        await connection.reader.read()
-
+    script = answer_with(f"{head}\r\nContent-Length: 2\r\n\r\n{{}}".encode(), stays_open=True)
     async with playing(script) as server, server.connect() as client:
         for _ in range(3):
             assert await client.request("PATCH", "/x", body={}) == {}
@@ -208,11 +196,7 @@ async def test_a_connection_that_the_server_wants_to_close_is_not_used_again(hea
 async def test_a_connection_that_was_closed_while_idle_is_not_used_again(
     context: ssl.SSLContext | None,
 ) -> None:
-    async def script(connection: Connection) -> None:
-        await connection.read()
-        await connection.write(build_answer())
-
-    async with playing(script, context) as server, server.connect() as client:
+    async with playing(answer_with(build_answer()), context) as server, server.connect() as client:
         for number in range(5):
             assert await client.request("PATCH", "/x", body={}) == {}
             assert server.accepted == number + 1
@@ -265,15 +249,8 @@ async def test_a_request_is_not_repeated_once_its_answer_has_begun() -> None:
 async def test_what_nobody_has_asked_for_is_the_answer_to_nothing(
     junk: bytes, is_late: bool
 ) -> None:
-    async def script(connection: Connection) -> None:
-        await connection.read()
-        if is_late:
-            await connection.write(build_answer(), junk)
-        else:
-            await connection.write(build_answer() + junk)
-        await connection.reader.read()
-
-    async with playing(script) as server, server.connect() as client:
+    pieces = [build_answer(), junk] if is_late else [build_answer() + junk]
+    async with playing(answer_with(*pieces, stays_open=True)) as server, server.connect() as client:
         for number in range(3):
             assert await client.request("PATCH", "/x", body={}) == {}
             assert server.accepted == number + 1
@@ -491,13 +468,8 @@ async def test_a_slow_consumer_of_a_stream_slows_down_the_server(
 
 
 async def test_a_stream_that_is_left_early_is_cut_off(context: ssl.SSLContext | None) -> None:
-    async def script(connection: Connection) -> None:
-        await connection.read()
-        await connection.write(
-            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\na\nb\r\n"
-        )
-        await connection.reader.read()
-
+    begun = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\na\nb\r\n"
+    script = answer_with(begun, stays_open=True)
     async with playing(script, context) as server, server.connect() as client:
         async with client.stream("/x") as lines:
             assert await anext(lines) == [b"a"]
@@ -505,11 +477,7 @@ async def test_a_stream_that_is_left_early_is_cut_off(context: ssl.SSLContext | 
 
 
 async def test_what_is_in_flight_fails_when_the_client_is_closed() -> None:
-    async def script(connection: Connection) -> None:
-        await connection.read()
-        await connection.reader.read()
-
-    async with playing(script) as server:
+    async with playing(answer_with(stays_open=True)) as server:
         client = server.connect()
         task = asyncio.create_task(client.request("GET", "/x"))
         await eventually(lambda: server.open)

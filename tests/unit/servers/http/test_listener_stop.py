@@ -21,6 +21,7 @@ from tests.kit.webhook_servers import (
     build_context,
     connect,
     listen,
+    open_connection,
     read_answer,
     trust,
 )
@@ -139,12 +140,7 @@ async def test_a_request_that_is_half_sent_is_awaited_and_answered(
     fn: Recorder, hosting: Hosting, server_context: Any, client_context: Any
 ) -> None:
     async with listen(fn, hosting, server_context) as listener:
-        reader, writer = await asyncio.open_connection(
-            "127.0.0.1",
-            listener.port,
-            ssl=client_context,
-            server_hostname="localhost" if client_context else None,
-        )
+        reader, writer = await open_connection(listener.port, client_context)
         writer.write(REQUEST)
         await read_answer(reader)
         writer.write(REQUEST[:-20])
@@ -191,12 +187,7 @@ async def test_what_takes_too_long_is_answered_so_that_clients_try_elsewhere(
     fn.gate = asyncio.Event()
     hosting = Hosting(DefaultLimits(drain_timeout=0.05))
     async with listen(fn, hosting, server_context) as listener:
-        reader, writer = await asyncio.open_connection(
-            "127.0.0.1",
-            listener.port,
-            ssl=client_context,
-            server_hostname="localhost" if client_context else None,
-        )
+        reader, writer = await open_connection(listener.port, client_context)
         writer.write(REQUEST)
         await fn.called.wait()
         hosting.is_stopping = True  # as the operator sets it before it closes its server
