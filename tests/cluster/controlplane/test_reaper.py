@@ -14,6 +14,7 @@ from webop.controlplane.state import (
     ClusterState,
     Process,
     end_abandoned_clusters,
+    end_process,
     identify,
     is_abandoned,
     is_running,
@@ -37,7 +38,7 @@ _ME = identify(os.getpid())
 def process(tmp_path: Path) -> Iterator[Process]:
     started = start_process("sleeper", _SLEEP, folder=tmp_path, log=tmp_path / "log")
     yield started
-    reaper.end_process(started.pid, started.started)
+    end_process(started)  # it waits for its own child
 
 
 def _make_state(cache: Path, *processes: Process, owner: Process | None) -> ClusterState:
