@@ -282,7 +282,8 @@ def find_unhandled(life: Life, calls: list[Call]) -> Iterator[Violation]:
     done = {(call.handler, call.version) for call in calls if call.is_final}
     if life.gone is not None:
         was_deleted = any(handler in DELETION for handler, _ in done)
-        if life.had_finalizer and not was_deleted:
+        waited = life.had_finalizer and life.marked is not None  # the finalizer can be too late
+        if waited and not was_deleted:
             yield Violation("its deletion was not handled", life.name, life.uid)
         return
     if life.marked is not None:

@@ -120,6 +120,7 @@ def test_each_kind_of_violation_is_found_in_what_is_stored(
          {"version": 2, "recorded": {("all", 2): 8.0}}),
         ([*GOOD, call("deleted", 8)], {"marked": 7.0, "gone": 9.5}),
         ([], {"had_finalizer": False, "marked": 1.0, "gone": 1.0}),
+        (GOOD, {"gone": 7.0}),
     ],
 )  # fmt: skip
 def test_nothing_is_found_in_what_is_promised(calls: list[Call], changes: dict[str, Any]) -> None:
