@@ -328,12 +328,17 @@ def reaches(namespace: str | None, handler: ReconcileHandler, place: Place) -> b
     return handler.across_namespaces or namespace in (None, place.namespace)
 
 
+def read_digest(raw: Json, names: Names) -> str:
+    """Return the annotation of a child, which begins with its seal; empty if it has none."""
+    return (raw["metadata"].get("annotations") or {}).get(names.digest) or ""
+
+
 def read_child(place: Place, raw: Json, names: Names, *, is_read: bool) -> Child | None:
     """Return what matters of an object; None if it is no child."""
     meta = raw["metadata"]
     labels = meta.get("labels") or {}
     owner, reconciler = labels.get(names.owner), labels.get(names.reconciler)
-    digest = (meta.get("annotations") or {}).get(names.digest) or ""
+    digest = read_digest(raw, names)
     if not (owner and reconciler and digest.startswith(build_seal(place, owner))):
         return None
     references = meta.get("ownerReferences") or ()

@@ -27,6 +27,7 @@ from webop.context.child_store import (
     name_manager,
     reaches,
     read_child,
+    read_digest,
 )
 from webop.context.field_owners import take_over
 from webop.errors import (
@@ -194,14 +195,14 @@ class Children:
                 former = await self._claim(resource, place, label, adopt=adopt)
             if former is not None:  # refused if another one has taken its place
                 content["metadata"]["uid"] = former["metadata"]["uid"]
-                notes = former["metadata"].get("annotations") or {}
-                same = content if notes.get(self._names.digest) == digest else None
+                same = content if read_digest(former, self._names) == digest else None
                 await self._take_over(resource, former, label, same)
             elif mine is not None and not is_changed:
                 content["metadata"]["uid"] = mine.uid
             is_forced = mine is not None or former is not None
             found, causes = await self._write(content, label, is_forced=is_forced)
-            if causes or (is_changed and mine and mine.version != _get_version(found)):
+            version = found["metadata"].get("resourceVersion") or ""
+            if causes or (is_changed and mine and mine.version != version):
                 self._report_taken_back(place, causes)
             store.note_applied(place, found, self._names, is_read=self._is_read(resource))
         return True
@@ -277,7 +278,7 @@ class Children:
         owners = {one.get("uid") for one in meta.get("ownerReferences") or ()}
         labels = meta.get("labels") or {}
         owner, reconciler = labels.get(self._names.owner), labels.get(self._names.reconciler)
-        digest = (meta.get("annotations") or {}).get(self._names.digest) or ""
+        digest = read_digest(found, self._names)
         if owner and owner != self._uid and not digest.startswith(build_seal(place, owner)):
             owner = None  # no reconciler has applied it
         if owner == self._uid:  # the reconciler can have had another id
@@ -504,10 +505,6 @@ class SyncChildren:
     get = blocking(Children.get)
     list = blocking(Children.list)
     ready = blocking(Children.ready)
-
-
-def _get_version(obj: Json) -> str:
-    return obj["metadata"].get("resourceVersion") or ""
 
 
 def _meets(obj: Json, wish: str) -> bool:

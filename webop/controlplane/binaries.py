@@ -63,7 +63,12 @@ class Binaries:
 
 def get_wanted(version: str | None = None) -> str:
     """Return the wanted version: the given one, or that of WEBOP_KUBERNETES, or the default."""
-    return parse_wanted(version or os.environ.get(VERSION_VARIABLE) or None)
+    return parse_wanted(find_asked(version))
+
+
+def find_asked(version: str | None = None) -> str | None:
+    """Return the version that is asked for: the given one, or that of WEBOP_KUBERNETES, or None."""
+    return version or os.environ.get(VERSION_VARIABLE) or None
 
 
 def find_binaries(version: str | None = None) -> Binaries | None:
@@ -90,7 +95,7 @@ def find_binaries(version: str | None = None) -> Binaries | None:
                 f"{ASSETS_VARIABLE} is {folder}, but every user can write to {path}, and so "
                 f"replace the programs that webop runs. If you trust it: chmod o-w {path}"
             )
-    if version or os.environ.get(VERSION_VARIABLE):
+    if find_asked(version):
         found = detect_version(folder)
         if not is_met_by(wanted, found):
             raise ConfigurationError(

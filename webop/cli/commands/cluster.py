@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 import time
@@ -15,7 +14,7 @@ from typing import Any
 import click
 
 from webop.cli.tables import build_table
-from webop.controlplane.binaries import APISERVER, CONTROLLER_MANAGER, VERSION_VARIABLE
+from webop.controlplane.binaries import APISERVER, CONTROLLER_MANAGER, find_asked
 from webop.controlplane.cluster import LocalCluster
 from webop.controlplane.state import ClusterState, end_cluster, load_all_states, load_state
 from webop.controlplane.versions import is_met_by, parse_wanted
@@ -91,7 +90,7 @@ def start(
         verb = f"is ready after {time.monotonic() - begun:.1f} s"
     else:
         verb = "is already running"
-        _check_running(name, version or os.environ.get(VERSION_VARIABLE), apiserver_flags)
+        _check_running(name, find_asked(version), apiserver_flags)
     what = f"Kubernetes {running.version}"
     if controller_manager:
         running.start_controller_manager()
