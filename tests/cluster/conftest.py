@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,8 @@ import webop
 from tests.kit.forwarder import Forwarder
 from tests.kit.http_relay import Meddler, Relay, relay
 from tests.kit.operators import Objects, Running, RunOperator, operate
+from tests.kit.peering_objects import Boss, PeeringObject, provide_peerings
+from webop.client.api import Client
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
@@ -27,6 +30,26 @@ async def proxy(webop_cluster: LocalCluster) -> AsyncIterator[Forwarder]:
 async def relayed(webop_cluster: LocalCluster) -> AsyncIterator[Relay]:
     async with relay(webop_cluster) as relayed:
         yield relayed
+
+
+@pytest.fixture(scope="module")
+def peerings(webop_cluster: LocalCluster) -> None:
+    """The kinds of peering objects."""
+    provide_peerings(webop_cluster)
+
+
+@pytest.fixture
+async def boss(
+    peerings: None,
+    client: Client,
+    objects: Objects,
+    caplog: pytest.LogCaptureFixture,
+) -> Boss:
+    """Makes operators pause that have a peering in the namespace."""
+    caplog.set_level(logging.INFO, "webop.coordination")
+    shared = PeeringObject(client, objects.namespace)
+    await shared.create()
+    return Boss(shared, caplog)
 
 
 @pytest.fixture

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
-from collections.abc import AsyncIterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import httpx
 import pytest
 
 import webop
@@ -25,31 +22,14 @@ from tests.kit.operators import (
     get_progress,
     is_handled,
 )
-from tests.kit.peering_objects import Boss, PeeringObject, provide_peerings
+from tests.kit.peering_objects import Boss
 from tests.kit.timeline import Timeline
 from tests.kit.waiting import eventually
-from webop.client.api import Client
 from webop.handlers.stopping import AsyncDaemonStopped
-
-if TYPE_CHECKING:
-    from webop.controlplane.cluster import LocalCluster
 
 Why = webop.DaemonStoppingReason
 
 _IDLE = 0.25  # seconds, in which nothing is to happen
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _kinds(webop_cluster: LocalCluster) -> None:
-    provide_peerings(webop_cluster)
-
-
-@pytest.fixture
-async def boss(client: Client, objects: Objects, caplog: pytest.LogCaptureFixture) -> Boss:
-    caplog.set_level(logging.INFO, "webop.coordination")
-    shared = PeeringObject(client, objects.namespace)
-    await shared.create()
-    return Boss(shared, caplog)
 
 
 @pytest.fixture
@@ -190,18 +170,11 @@ async def test_a_handler_that_another_operator_has_called_in_a_short_pause_is_no
     is_listed: bool,
 ) -> None:
     """The pause begins and ends during the call of the handler before it."""
-    is_free, is_listing = asyncio.Event(), asyncio.Event()
+    is_free, is_listing = asyncio.Event(), relayed.hold_watches("widgets")
     is_listing.set()
     webop.on.create("widgets", id="first")(calls.noting("first", is_free))
     webop.on.create("widgets", id="second")(calls.noting("second"))
 
-    async def watch(request: httpx.Request) -> AsyncIterator[bytes]:
-        if "widgets" in request.url.path:
-            await is_listing.wait()
-        async for data in relayed.pass_watch_on(request):
-            yield data
-
-    relayed.watch = watch
     together = webop.lifecycles.all_at_once
     async with run_relayed(standalone=False, identity="me", lifecycle=together):
         await objects.create("one", {"size": 1})

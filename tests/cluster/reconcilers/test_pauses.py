@@ -3,36 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import httpx
 import pytest
 
 import webop
 from tests.cluster.reconcilers.conftest import Maps, build_map
 from tests.kit.http_relay import Relay
 from tests.kit.operators import Objects, RunOperator, is_no_fence
-from tests.kit.peering_objects import Boss, PeeringObject, provide_peerings
+from tests.kit.peering_objects import Boss
 from tests.kit.waiting import eventually
-from webop.client.api import Client
-
-if TYPE_CHECKING:
-    from webop.controlplane.cluster import LocalCluster
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _kinds(webop_cluster: LocalCluster) -> None:
-    provide_peerings(webop_cluster)
-
-
-@pytest.fixture
-async def boss(client: Client, objects: Objects, caplog: pytest.LogCaptureFixture) -> Boss:
-    caplog.set_level(logging.INFO, "webop.coordination")
-    shared = PeeringObject(client, objects.namespace)
-    await shared.create()
-    return Boss(shared, caplog)
 
 
 @pytest.mark.parametrize("is_running", [False, True])
@@ -47,7 +27,7 @@ async def test_after_a_pause_no_reconciler_brings_back_what_the_object_said_befo
 ) -> None:
     """A child changes, or a call from before the pause ends, and the list is not there yet."""
     called: list[str] = []
-    is_listing, is_free = asyncio.Event(), asyncio.Event()
+    is_listing, is_free = relayed.hold_watches("widgets"), asyncio.Event()
     is_listing.set()
     is_free.set()
 
@@ -57,13 +37,6 @@ async def test_after_a_pause_no_reconciler_brings_back_what_the_object_said_befo
         await is_free.wait()
         await children.apply(build_map("child", {"text": spec["text"]}))
 
-    async def watch(request: httpx.Request) -> AsyncIterator[bytes]:
-        if "widgets" in request.url.path:
-            await is_listing.wait()
-        async for data in relayed.pass_watch_on(request):
-            yield data
-
-    relayed.watch = watch
     async with run_relayed(standalone=False, identity="me"):
         await objects.create("one", {"text": "former"})
         await maps.wait("child", bool)
