@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import faulthandler
+import gc
 import logging
-import re
-import tempfile
+import sys
 import threading
 import time
 import traceback
 from collections.abc import Iterator
+from itertools import accumulate, chain, repeat, starmap
+from operator import attrgetter, getitem
+from types import CodeType
 from typing import Any
 
 from webop.aio.backoff import Once
@@ -32,7 +34,6 @@ logger = logging.getLogger(__name__)
 _OFF_POLLING = 5.0  # seconds; between two reads of the setting while it is off
 _LAG_POLLING = 0.5  # seconds; between two measurements of the lag
 _FRAMES = 12  # of the stack, if no handler is in it
-_FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 
 
 @contextlib.contextmanager
@@ -126,26 +127,31 @@ class Watchdog:
         if invocation is None:  # in a task of a handler, as far as contexts are known (Python 3.12)
             context: Any = getattr(task, "get_context", dict)()
             invocation = context.get(current_invocation)
-        frames = self._read_stack()
-        code = contain.__code__
-        begin = code.co_filename, code.co_name
-        calls = [at for at, frame in enumerate(frames) if (frame.filename, frame.name) == begin]
-        del frames[calls[0] if calls else _FRAMES :]
-        summary = traceback.StackSummary.from_list(frames[::-1])
+        stack = self._walk_stack()
+        calls = [at for at, (code, _) in enumerate(stack) if code is contain.__code__]
+        del stack[calls[0] if calls else _FRAMES :]
+        summary = traceback.StackSummary.from_list(
+            [
+                traceback.FrameSummary(code.co_filename, line, code.co_name)
+                for code, line in reversed(stack)
+            ]
+        )
         return invocation, "".join(summary.format()).rstrip()
 
-    def _read_stack(self) -> list[traceback.FrameSummary]:
-        """Return the stack of the loop's thread, the innermost frame first.
+    def _walk_stack(self) -> list[tuple[CodeType, int]]:
+        """Return the code and the line of each frame of the loop's thread, the innermost first.
 
-        Frames are not read: they can end meanwhile, which can crash Python 3.11.
+        Frames that end meanwhile can crash Python 3.11. So the iterators are in C, and consumed by
+        one call, in which no other thread runs. The garbage collector pauses: a finalizer that
+        lets another thread run would block all threads for ever (CPython issue 106883).
         """
-        with tempfile.TemporaryFile("w+", errors="replace") as file:
-            faulthandler.dump_traceback(file)  # of 100 threads at most
-            file.seek(0)
-            threads = file.read().split("\n\n")
-        name = f"{self._thread:x} "
-        stack = next((stack for stack in threads if name in stack.partition("\n")[0]), "")
-        return [
-            traceback.FrameSummary(path, int(line), name)
-            for path, line, name in _FRAME.findall(stack)
-        ]
+        innermost = map(getitem, starmap(sys._current_frames, [()]), [self._thread])  # noqa: SLF001
+        steps: Iterator[Any] = chain(innermost, repeat("f_back"))
+        stack: list[tuple[CodeType, int]] = []
+        is_enabled = gc.isenabled()
+        gc.disable()
+        with contextlib.suppress(AttributeError, KeyError):  # beyond the outermost frame; no thread
+            stack.extend(map(attrgetter("f_code", "f_lineno"), accumulate(steps, getattr)))
+        if is_enabled:
+            gc.enable()
+        return stack

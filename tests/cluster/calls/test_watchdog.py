@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -53,9 +53,19 @@ def run_once(threshold: float | None, loop_factory: Any = None) -> None:
         runner.run(operate())
 
 
+@pytest.fixture
+def many_threads() -> Iterator[None]:
+    """Keep as many threads running as a pool for sync handlers can have."""
+    ended = threading.Event()
+    for _ in range(150):
+        threading.Thread(target=ended.wait).start()
+    yield
+    ended.set()
+
+
 @pytest.mark.parametrize("loop_factory", LOOPS, ids=["asyncio", "uvloop"])
 def test_an_async_handler_that_blocks_the_loop_is_named_with_its_stack(
-    caplog: pytest.LogCaptureFixture, loop_factory: Any
+    caplog: pytest.LogCaptureFixture, loop_factory: Any, many_threads: None
 ) -> None:
     caplog.set_level(logging.INFO)
 
