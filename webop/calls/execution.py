@@ -8,9 +8,10 @@ a handler raises becomes an outcome.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from types import TracebackType
@@ -45,19 +46,32 @@ from webop.calls.shared_options import CallOptions
 from webop.calls.threads import call_in_thread
 from webop.client.current_client import current_client
 from webop.errors import AdmissionError, HandlerTimeoutError, TemporaryError
-from webop.handlers.causes import Cause, ChangeCause, DiffCause, ResourceCause, WebhookCause
+from webop.handlers.causes import (
+    BackgroundCause,
+    Cause,
+    ChangeCause,
+    DiffCause,
+    EventCause,
+    ReconcileCause,
+    ResourceCause,
+    WebhookCause,
+)
 from webop.handlers.filters import matches
-from webop.handlers.model import ChangeHandler, Handler, Reason, ResourceHandler
+from webop.handlers.model import ChangeHandler, Handler, MappingHandler, Reason, ResourceHandler
 from webop.handlers.registry import deduplicated
+from webop.handlers.retries import Again
 from webop.lifecycles import LifeCycleFn
 from webop.models.fitting import dump_status
 from webop.objects.adoption import owner_of_the_moment
-from webop.objects.fields import is_mapping
+from webop.objects.fields import convert_to_json, is_mapping
 from webop.objects.patch import Patch
 
 _FRAMEWORK = ("webop.", "asyncio.", "concurrent.")
 _UNCHOSEN_PAUSE = 1.0  # seconds
 _logged = Once()
+
+# The calls whose results go into the status of their object.
+_WITH_RESULTS = (EventCause, ChangeCause, BackgroundCause, ReconcileCause)
 
 
 async def execute(
@@ -107,7 +121,7 @@ async def execute(
                 states = {**options.parents, handler.id: progress[handler.id]}
                 if progress.is_finished and not options.parents:
                     states = {}  # the cycle ends, and the records are removed at once
-                options.commits.add(cause, states, {handler.id: outcome}, closes)
+                options.commits.add(states, cause.patch, closes)
         if asyncio.get_running_loop().time() >= closes:
             break
     return outcomes
@@ -136,21 +150,11 @@ async def attempt(
         check_limits(handler, attempts)
         if current_fence.get() is not None:
             await check_fence()
-        kwargs = _build_kwargs(handler, cause, state, runtime)
-        if not handler.is_async:
-            pool = choose_pool(handler, options.settings)
-            waits_for_end = isinstance(cause, ResourceCause) and not isinstance(cause, WebhookCause)
-            result = await call_in_thread(handler.fn, kwargs, pool, waits_for_end=waits_for_end)
-        else:
-            call = call_apart(handler.fn, kwargs, invocation)
-            del kwargs  # daemons run for long
-            if handler.timeout is None:
-                result = unwrap(await call)
-            else:
-                seconds = handler.timeout - attempts.runtime
-                result = unwrap(await _await_in_time(handler, call, seconds))
+        result = await _call(invocation, runtime)
         if invocation.subhandlers:
             await execute_children(invocation, invocation.subhandlers)
+        if isinstance(cause, _WITH_RESULTS) and not isinstance(handler, MappingHandler):
+            _deliver(handler.id, result, cause)
     except GeneratorExit:
         raise
     except BaseException as exc:  # noqa: BLE001
@@ -174,6 +178,22 @@ async def attempt(
     if invocation.subrefs:
         outcome = replace(outcome, subrefs=frozenset(invocation.subrefs))
     return outcome
+
+
+async def _call(invocation: Invocation, runtime: timedelta) -> Any:
+    """Call the user's function in the loop or in a thread; return its result."""
+    handler, cause = invocation.handler, invocation.cause
+    kwargs = _build_kwargs(handler, cause, invocation.state, runtime)
+    if not handler.is_async:
+        pool = choose_pool(handler, invocation.options.settings)
+        waits_for_end = isinstance(cause, ResourceCause) and not isinstance(cause, WebhookCause)
+        return await call_in_thread(handler.fn, kwargs, pool, waits_for_end=waits_for_end)
+    call = call_apart(handler.fn, kwargs, invocation)
+    del kwargs  # daemons run for long
+    if handler.timeout is None:
+        return unwrap(await call)
+    seconds = handler.timeout - runtime.total_seconds()
+    return unwrap(await _await_in_time(handler, call, seconds))
 
 
 def _build_kwargs(
@@ -259,30 +279,32 @@ async def execute_children(
     is_stored = all(state.is_stored for state in parents.values())
     closes = asyncio.get_running_loop().time() + options.window
     if commits is not None and not is_stored and progress.due(chosen):
-        commits.add(cause, parents, {}, closes)
+        commits.add(parents, None, closes)
         await commits.write()  # a crash must not restart their timeouts
     outcomes = await execute(chosen, cause, progress, options)
     invocation.subrefs.update(progress, *(outcome.subrefs for outcome in outcomes.values()))
-    if commits is None:
-        deliver_results(outcomes, cause.patch)
     if not progress.is_finished:
         errors = (outcome.exception for outcome in outcomes.values() if not outcome.final)
         message = "Some sub-handlers have not finished."
         raise ChildrenRetryError(message, delay=progress.delay) from next(errors, None)
 
 
-def deliver_results(outcomes: Mapping[str, Outcome], patch: Patch) -> None:
-    """Put the results of the handlers into the status (chapter "Results delivery")."""
-    for key, outcome in outcomes.items():
-        if outcome.exception is not None or outcome.result is None:
-            continue
-        if is_mapping(outcome.result):
-            current = patch.status.get(key)
-            patch.status[key] = {**(current if is_mapping(current) else {}), **outcome.result}
-        elif isinstance(outcome.result, pydantic.BaseModel):
-            patch.status.update(dump_status(outcome.result))
-        else:
-            patch.status[key] = outcome.result
+def _deliver(key: str, result: Any, cause: ResourceCause) -> None:
+    """Put the result of a handler into the status (chapter "Results delivery").
+
+    Those of daemons and timers are left out if the object already has them.
+    """
+    if result is None or (isinstance(result, Again) and isinstance(cause, ReconcileCause)):
+        return
+    status = dump_status(result) if isinstance(result, pydantic.BaseModel) else {key: result}
+    if isinstance(cause, BackgroundCause):
+        with contextlib.suppress(ValueError):  # the writer logs what JSON cannot represent
+            if not Patch(convert_to_json({"status": status})).as_json_patch(cause.body):
+                return
+    if is_mapping(result):
+        current = cause.patch.status.get(key)
+        status = {key: {**(current if is_mapping(current) else {}), **result}}
+    cause.patch.status.update(status)
 
 
 def _log_failure(cause: Cause, outcome: Outcome, exc: Exception) -> None:

@@ -13,10 +13,9 @@ from webop.settings.groups import OperatorSettings
 from webop.telemetry.counters import CallCounters
 
 if TYPE_CHECKING:
-    from webop.calls.error_policy import Outcome
     from webop.calls.progress import HandlerState
-    from webop.handlers.causes import ChangeCause
     from webop.objects.body import Body
+    from webop.objects.patch import Patch
 
 
 class Commits(Protocol):
@@ -26,14 +25,8 @@ class Commits(Protocol):
     def body(self) -> Body:
         """The newest state of the object with all records of handlers."""
 
-    def add(
-        self,
-        cause: ChangeCause,
-        states: Mapping[str, HandlerState],
-        outcomes: Mapping[str, Outcome],
-        moment: float,
-    ) -> None:
-        """Take over states of handlers, and of those that have ended the results and the patch.
+    def add(self, states: Mapping[str, HandlerState], patch: Patch | None, moment: float) -> None:
+        """Take over states of handlers, and the patch of those that have ended.
 
         The patch is empty then. All this is written at a moment of the loop's clock, or earlier.
         Without states, the cycle has ended, and the caller writes at once.

@@ -37,6 +37,7 @@ class ResourceHandlers:
     """The handlers of one resource by family, sorted once instead of at each event.
 
     Attributes:
+        everything: the handlers of all families.
         extra_fields: the fields that handlers are for.
         metadata_only: whether no handler needs more than the metadata of objects.
         reports_misfits: whether the conditions of objects say that these do not fit their model.
@@ -50,6 +51,7 @@ class ResourceHandlers:
         "changes",
         "children",
         "events",
+        "everything",
         "extra_fields",
         "has_only_children",
         "indexers",
@@ -61,7 +63,7 @@ class ResourceHandlers:
     )
 
     def __init__(self, handlers: Iterable[ResourceHandler]) -> None:
-        everything = list(handlers)
+        everything = self.everything = list(handlers)
         self.events = _select_of(EventHandler, everything)
         self.changes = _select_of(ChangeHandler, everything)
         self.background = _select_of(BackgroundHandler, everything)
@@ -84,8 +86,7 @@ class ResourceHandlers:
         self.reports_misfits = any(map(has_conditions, models))
 
     def __bool__(self) -> bool:
-        others = self.indexers or self.reconcilers or self.children
-        return bool(self.events or self.changes or self.background or others)
+        return bool(self.everything)
 
     def select_changes(self, cause: ChangeCause) -> list[ChangeHandler]:
         """Return the handlers to call for a change, in order of declaration.

@@ -253,7 +253,11 @@ def apply_merge_patch(target: Mapping[str, Any], patch: Mapping[str, Any]) -> di
 
 
 def merge_patches(patch: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Return one merge patch with the effect of two, one after the other; both stay unchanged."""
+    """Return one merge patch with the effect of two, one after the other; both stay unchanged.
+
+    A field that the first one removes, and the second one sets to a mapping, keeps what it had
+    beside that: a merge patch cannot replace a mapping.
+    """
     result = dict(patch)
     for key, value in other.items():
         present: Any = result.get(key)

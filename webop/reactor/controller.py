@@ -289,7 +289,6 @@ class Controller:
             self.stop_daemons(reason)
             for obj in list(self._objects.values()):
                 obj.is_unshown &= obj.is_gone and obj.is_shown
-                self._write_last(obj)
                 self.enqueue(obj)
             return
         self._is_resuming = True
@@ -329,6 +328,7 @@ class Controller:
             return
         if Hold.PAUSED in self.holds and not (obj.is_unshown or obj.is_unindexed):
             obj.may_have_left = False  # the active operator releases it
+            self._write_last(obj)
             obj.leave_work()
             self._let_go(obj)
             return
@@ -398,7 +398,7 @@ class Controller:
     def _write_last(self, obj: WatchedObject) -> None:
         """Write what handlers have left, in spite of the pause after a failure: then work ends."""
         writer = (obj.work or NOTHING).writer
-        if writer is not None and writer.has_unwritten and obj.state is not State.RUNNING:
+        if writer is not None and writer.is_due and obj.state is not State.RUNNING:
             self.write(obj, writer.write())
 
     def _finish_beside(self, obj: WatchedObject, task: asyncio.Task[Any]) -> None:

@@ -8,7 +8,6 @@ and its patch are written. Chapters "Daemons" and "Timers". Nothing here polls.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -19,7 +18,7 @@ from typing import Any, cast
 from webop.aio.backoff import format_pause
 from webop.aio.cancellation import convert_exception
 from webop.calls.error_policy import Outcome
-from webop.calls.execution import attempt, deliver_results
+from webop.calls.execution import attempt
 from webop.calls.progress import HandlerState, digest_essence, now
 from webop.calls.shared_options import CallOptions, HandlingStatus
 from webop.events.loggers import ObjectLogger
@@ -33,7 +32,7 @@ from webop.handlers.stopping import (
     SyncDaemonStopped,
 )
 from webop.objects.body import Body, build_object_reference
-from webop.objects.fields import clone, convert_to_json
+from webop.objects.fields import clone
 from webop.objects.patch import Patch
 from webop.reactor.object_writer import ATTEMPTS, open_writer
 from webop.reactor.resource_context import ResourceContext
@@ -219,7 +218,6 @@ class Daemon:
                 status=self.daemons.call_status,
             )
             outcome = await attempt(self.handler, self.cause, state, options)
-            self._deliver(outcome)
             is_last = self._is_over(outcome)
             if is_last and not self.stopper:  # also if it is cancelled before its patch is written
                 self._remember(has_finished=True)
@@ -243,16 +241,6 @@ class Daemon:
         interval = getattr(self.handler, "interval", None)
         has_schedule = interval is not None or self._idle is not None
         return outcome.final and (outcome.exception is not None or not has_schedule)
-
-    def _deliver(self, outcome: Outcome) -> None:
-        """Add the result to the patch, unless the object already has it."""
-        if outcome.result is None:
-            return
-        with contextlib.suppress(ValueError):  # the writer logs what JSON cannot represent
-            patch = Patch(convert_to_json({"status": {self.handler.id: outcome.result}}))
-            if not patch.as_json_patch(self.cause.body):
-                return
-        deliver_results({self.handler.id: outcome}, self.cause.patch)
 
     async def save(self, attempts: int = ATTEMPTS, *, is_last: bool = False) -> None:
         """Write the patch, which is empty then.

@@ -11,8 +11,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from webop.calls.error_policy import Outcome
-from webop.calls.execution import deliver_results, execute
+from webop.calls.execution import execute
 from webop.calls.progress import HandlerState, Progress, digest_content, digest_essence
 from webop.calls.shared_options import CallOptions
 from webop.handlers.causes import ChangeCause
@@ -150,18 +149,11 @@ class _Commits:
         writer = open_writer(self._ctx, self._obj)
         return Body(writer.add_records(self._obj.get_freshest() or {}))
 
-    def add(
-        self,
-        cause: ChangeCause,
-        states: Mapping[str, HandlerState],
-        outcomes: Mapping[str, Outcome],
-        moment: float,
-    ) -> None:
-        """Hand over states, results and the patch, to be written at a moment, or earlier."""
+    def add(self, states: Mapping[str, HandlerState], patch: Patch | None, moment: float) -> None:
+        """Hand over states and the patch, to be written at a moment, or earlier."""
         writer = open_writer(self._ctx, self._obj)
-        if outcomes:  # else their handlers have not ended
-            deliver_results(outcomes, cause.patch)
-            writer.take(cause.patch)
+        if patch is not None:  # else their handlers have not ended
+            writer.take(patch)
         if states:  # else the cycle ends, and is written at once
             progress = Progress(states)
             self.mark(progress, states)

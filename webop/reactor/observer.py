@@ -312,10 +312,10 @@ class Observer:
 
     def _report_partial(self, resource: Resource, handlers: ResourceHandlers) -> None:
         """Log once which handlers ask for metadata only, in vain, and why."""
-        everything = (*handlers.events, *handlers.changes, *handlers.background, *handlers.indexers)
-        some = [handler.id for handler in everything if handler.metadata_only]
-        rest = [handler.id for handler in everything if not handler.metadata_only]
-        why = f"{join_names(rest)} need whole objects"
+        asked = (*handlers.events, *handlers.changes, *handlers.background, *handlers.indexers)
+        some = [handler.id for handler in asked if handler.metadata_only]
+        rest = [handler.id for handler in handlers.everything if not handler.metadata_only]
+        why = f"whole objects are needed by {join_names(rest)}"
         if not rest:
             why = "a storage in settings.persistence is not known to need only metadata"
         text = f"metadata_only=True has no effect for {resource}, because {why}."

@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from webop.aio.backoff import format_pause
-from webop.calls.execution import attempt, deliver_results
+from webop.calls.execution import attempt
 from webop.calls.progress import HandlerState, digest_content, digest_essence, now
 from webop.calls.shared_options import CallOptions, HandlingStatus
 from webop.context.children import Children
@@ -166,14 +166,12 @@ async def _call(
     if isinstance(asked := outcome.result, Again):
         log.debug("%s waits: %s Again in %s s.", handler, asked.reason, format_pause(asked.after))
         known.due = loop.time() + asked.after
-        outcome = replace(outcome, result=None)
     known.rest = _RIVALRY if children.has_taken_back else 0.0
     if outcome.exception is None or outcome.final:  # then it waits for the next reason
         known.failures = 0
     else:
         known.failures += 1
         known.due = loop.time() + (outcome.delay or 0.0)
-    deliver_results({handler.id: outcome}, cause.patch)
     if cause.patch:
         wanted = Body(apply_merge_patch(snapshot.restore() or {}, cause.patch))
         writer = open_writer(ctx, obj)

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from webop.calls.error_policy import Outcome
-from webop.calls.execution import deliver_results, execute
+from webop.calls.execution import execute
 from webop.calls.progress import Progress, fetch_states
 from webop.calls.shared_options import CallOptions
 from webop.client.watch_events import parse_version
@@ -285,8 +285,7 @@ class Reconciler:
         with ctx.queue.running_handlers():
             outcomes = await execute(handlers, cause, progress, options)
         for mapping in mappings:
-            self._call_mapped(mapping, outcomes.pop(mapping.id, None), cause)
-        deliver_results(outcomes, cause.patch)
+            self._call_mapped(mapping, outcomes.get(mapping.id), cause)
         if not cause.patch or event_type == "DELETED":
             return
         writer = open_writer(ctx, obj)

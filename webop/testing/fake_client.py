@@ -22,7 +22,7 @@ from urllib.parse import parse_qsl, urlsplit
 import orjson
 import pydantic
 
-from webop.calls.execution import attempt, deliver_results
+from webop.calls.execution import attempt
 from webop.calls.shared_options import CallOptions
 from webop.cli.manifests.kinds import list_builtin
 from webop.client.api import Client
@@ -41,7 +41,6 @@ from webop.events.loggers import LocalObjectLogger
 from webop.handlers.causes import ReconcileCause
 from webop.handlers.model import ErrorsMode, ReconcileHandler
 from webop.handlers.registry import OperatorRegistry, get_default_registry
-from webop.handlers.retries import Again
 from webop.models.fitting import dump
 from webop.objects.body import Body
 from webop.objects.fields import convert_to_json
@@ -219,8 +218,6 @@ class FakeClient(AsyncClient):
             outcome = await attempt(handler, cause, None, CallOptions(self._settings))
         finally:
             current_client.reset(token)
-        if not isinstance(outcome.result, Again):
-            deliver_results({handler.id: outcome}, cause.patch)
         await self._write(resource, body, cause.patch)
         if outcome.exception is not None:
             raise outcome.exception

@@ -12,6 +12,7 @@ import pytest
 from pydantic import Field
 
 import webop
+from tests.kit.http_relay import Relay
 from tests.kit.operators import (
     FINALIZER,
     Kind,
@@ -84,6 +85,55 @@ async def test_a_returned_model_becomes_the_status(
         "Built",
     )
     assert condition["lastTransitionTime"]
+
+
+async def test_a_returned_model_that_cannot_be_dumped_is_a_failure_of_its_handler(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Spoiled(webop.Struct):
+        value: int = 0
+
+        @pydantic.field_serializer("value")
+        def fail(self, _: int) -> int:
+            raise ArithmeticError("no value")
+
+    retries: list[int] = []
+
+    @webop.on.create(Boat, registry=registry, id="first", retries=2, backoff=0)
+    async def first(retry: int, **_: Any) -> Spoiled:
+        retries.append(retry)
+        return Spoiled()
+
+    @webop.on.create(Boat, registry=registry, id="second")
+    async def second(**_: Any) -> BoatStatus:
+        return BoatStatus(observed=2)
+
+    async with run_operator():
+        await objects.create("one", {"size": 2})
+        body = await wait_stored(objects, "one")
+    assert retries == [0, 1]
+    assert body["status"]["observed"] == 2
+    assert "no value" in caplog.text
+
+
+async def test_a_timer_that_returns_the_status_that_is_there_writes_nothing(
+    registry: webop.OperatorRegistry, run_relayed: RunOperator, relayed: Relay, objects: Objects
+) -> None:
+    calls = 0
+
+    @webop.timer(Boat, registry=registry, interval=0.1)
+    async def look(**_: Any) -> BoatStatus:
+        nonlocal calls
+        calls += 1
+        return BoatStatus(observed=min(calls, 3))
+
+    async with run_relayed():
+        await objects.create("one", {"size": 2})
+        await eventually(lambda: calls == 8)
+    assert len(relayed.list_requests("PATCH", "status")) == 3
 
 
 async def test_an_object_that_does_not_fit_waits_until_it_does(

@@ -181,7 +181,8 @@ async def test_an_operator_that_begins_to_read_only_the_metadata_calls_nothing_a
 @pytest.mark.parametrize(
     ("who", "text"),
     [
-        ("a handler", "no effect for gadgets.v1.tests.webop.dev, because looking"),
+        ("a handler", "for gadgets.v1.tests.webop.dev, because whole objects are needed by"),
+        ("a reconciler", "because whole objects are needed by building"),
         ("a storage in the status", "is not known to need only metadata"),
     ],
 )
@@ -197,6 +198,8 @@ async def test_whole_objects_are_read_if_anybody_needs_more(
     settings = build_settings()
     if who == "a handler":
         webop.on.event("gadgets", id="looking")(do_nothing)
+    elif who == "a reconciler":
+        webop.reconcile("gadgets", id="building")(do_nothing)
     else:
         settings.persistence.diffbase_storage = webop.StatusDiffBaseStorage()
     caplog.set_level(logging.INFO)

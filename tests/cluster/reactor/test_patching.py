@@ -284,6 +284,35 @@ async def test_records_in_the_status_do_not_say_that_all_is_done_before_it_is(
     assert calls.handlers("one") == ["fn", "fn"]
 
 
+async def test_records_in_the_status_of_a_deleted_object_are_removed_after_a_failed_attempt(
+    with_status: Objects, run_relayed: RunOperator
+) -> None:
+    has_failed = False
+
+    @webop.on.delete("gadgets", id="fn", backoff=0)
+    async def fn(retry: int, **_: Any) -> None:
+        if not retry:
+            raise webop.TemporaryError("again", delay=0)
+
+    async def meddle(request: httpx.Request) -> httpx.Response | None:
+        nonlocal has_failed
+        if has_failed or b'"finalizers":["tests.webop.dev/other"]' not in request.content:
+            return None
+        has_failed = True
+        return httpx.Response(503)
+
+    settings = build_settings()
+    settings.persistence.progress_storage = webop.StatusProgressStorage()
+    async with run_relayed(settings, meddle=meddle):
+        await with_status.create("one", finalizers=["tests.webop.dev/other"])
+        await with_status.wait("one", lambda body: len(body["metadata"]["finalizers"]) == 2)
+        await with_status.delete("one")
+        await with_status.wait("one", lambda body: len(body["metadata"]["finalizers"]) == 1)
+        await with_status.wait("one", lambda body: not body["status"]["kopf"]["progress"])
+        await with_status.patch("one", {"metadata": {"finalizers": []}})
+    assert has_failed
+
+
 async def test_a_value_that_waits_for_a_write_that_fails_does_not_wait_for_a_slow_handler(
     run_relayed: RunOperator, objects: Objects
 ) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from functools import partial
 from typing import Any
 
+import httpx
 import pytest
 
 import webop
-from tests.kit.http_relay import Relay
+from tests.kit.http_relay import Relay, fail
 from tests.kit.operators import (
     FINALIZER,
     PREFIX,
@@ -45,6 +47,42 @@ def noting(registry: webop.OperatorRegistry, calls: Calls) -> Calls:
         decorate = getattr(webop.on, name)("widgets", registry=registry, id=name)
         decorate(calls.noting(name))
     return calls
+
+
+async def test_the_last_patch_of_a_daemon_is_not_overtaken_by_an_older_one_when_a_pause_begins(
+    run_relayed: RunOperator, objects: Objects, boss: Boss
+) -> None:
+    has_failed, is_overtaken = asyncio.Event(), asyncio.Event()
+
+    @webop.daemon("widgets")
+    async def daemon(patch: webop.Patch, stopped: AsyncDaemonStopped, **_: Any) -> None:
+        patch.spec["x"] = "old"
+        await patch.apply()
+        has_failed.set()
+        await stopped.wait()
+        patch.spec["x"] = "new"
+        await patch.apply()
+
+    async def meddle(request: httpx.Request) -> httpx.Response | None:
+        if request.method != "PATCH" or b'"x"' not in request.content:
+            return None
+        if not has_failed.is_set():
+            return fail(503)
+        if b"new" in request.content:
+            is_overtaken.set()
+        else:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(is_overtaken.wait(), 0.5)
+                await asyncio.sleep(0.1)
+        return None
+
+    async with run_relayed(standalone=False, identity="me", meddle=meddle):
+        await objects.create("one", {"x": "none"})
+        await has_failed.wait()
+        await boss.pause()
+        await objects.wait("one", lambda body: body["spec"]["x"] == "new")
+        await asyncio.sleep(_IDLE)
+    assert (await objects.get("one"))["spec"]["x"] == "new"
 
 
 @pytest.mark.feature("PEE-17", "D-06")

@@ -10,12 +10,10 @@ import pytest
 import webop
 from tests.kit.causes import build_body, build_change
 from webop import lifecycles
-from webop.calls.error_policy import Outcome
-from webop.calls.execution import deliver_results, execute
+from webop.calls.execution import attempt, execute
 from webop.calls.progress import Progress
 from webop.calls.shared_options import CallOptions
 from webop.handlers.model import ChangeHandler
-from webop.objects.patch import Patch
 
 SETTINGS = webop.OperatorSettings()
 
@@ -91,8 +89,9 @@ async def test_asap_prefers_those_with_the_fewest_attempts() -> None:
 
 
 @pytest.mark.feature("RST-01", "RST-02", "RST-03", "RST-04", "RST-07", "PAT-10")
-def test_results_are_put_into_the_status() -> None:
-    patch = Patch({"status": {"merged": {"mine": 1}, "replaced": "text"}})
+async def test_results_are_put_into_the_status() -> None:
+    cause = build_change(build_body({}))
+    cause.patch["status"] = {"merged": {"mine": 1}, "replaced": "text"}
     results = {
         "number": 5,
         "zero": 0,
@@ -104,10 +103,14 @@ def test_results_are_put_into_the_status() -> None:
         "replaced": {"a": 1},
         "fn/spec.field": "x",
     }
-    outcomes = {key: Outcome(final=True, result=value) for key, value in results.items()}
-    outcomes["failed"] = Outcome(final=True, result=1, exception=ValueError())
-    deliver_results(outcomes, patch)
-    assert patch["status"] == {
+    for key, value in results.items():
+
+        async def fn(result: Any = value, **_: Any) -> Any:
+            return result
+
+        handler = ChangeHandler(id=key, fn=fn, selector=None)
+        await attempt(handler, cause, None, CallOptions(SETTINGS))
+    assert cause.patch["status"] == {
         "number": 5,
         "zero": 0,
         "text": "",

@@ -11,7 +11,7 @@ import pytest
 import webop
 from tests.kit.causes import build_body, build_change
 from webop.calls.error_policy import Outcome
-from webop.calls.execution import attempt, deliver_results
+from webop.calls.execution import attempt
 from webop.calls.progress import HandlerState, Progress, digest_essence, fetch_states
 from webop.calls.shared_options import CallOptions
 from webop.handlers.causes import ChangeCause
@@ -42,17 +42,10 @@ class Cycle:
         """The object with what is to be stored on it."""
         return Body(apply_merge_patch(self.new, self.records))
 
-    def add(
-        self,
-        cause: ChangeCause,
-        states: Mapping[str, HandlerState],
-        outcomes: Mapping[str, Outcome],
-        moment: float,
-    ) -> None:
+    def add(self, states: Mapping[str, HandlerState], patch: Patch | None, moment: float) -> None:
         """Take over what handlers leave."""
-        deliver_results(outcomes, cause.patch)
         progress = Progress(states)
-        progress.set_seen(states, digest_essence(cause.new))
+        progress.set_seen(states, digest_essence(self.cause.new))
         progress.store(body=Body(self.new), patch=self.records, storage=STORAGE)
 
     async def write(self) -> None:
