@@ -48,7 +48,6 @@ from webop.reactor.store import NOTHING, Cycle, WatchedObject
 _DELETED = DaemonStoppingReason.RESOURCE_DELETED
 _MISMATCH = DaemonStoppingReason.FILTERS_MISMATCH
 _UNCHANGED = (Reason.NOOP, Reason.RESUME)
-_UNHANDLED = (Reason.GONE, Reason.FREE)
 _NO_CYCLE = Cycle()
 
 
@@ -118,7 +117,7 @@ def decide(ctx: ResourceContext, obj: WatchedObject) -> Decision | None:
             # It is stored as handled, or records are removed. The object can have left the scope
             # in the middle of a cycle; the records of others in the same place are not ours.
             (cause.reason not in _UNCHANGED or bool(states) or cycle.needs_update)
-            and cause.reason not in _UNHANDLED
+            and cause.reason is not Reason.FREE
             and (work.cycle is not None or ctx.handlers.has_scope_for(cause))
         )
         if work.cycle is not None and not decision.has_changes:
@@ -150,7 +149,6 @@ def _detect_cause(
     )
     meta = body.meta
     reason = detect_reason(
-        event_type=obj.event_type,
         deleting=meta.deletion_timestamp is not None,
         blocked=persistence.finalizer in meta.finalizers,
         old=old,
@@ -195,7 +193,7 @@ def _find_outdated(states: Mapping[str, HandlerState], essence: Any) -> dict[str
 def _select_handlers(ctx: ResourceContext, decision: Decision) -> None:
     """Find the handlers of the change, and those of them that get it since another state."""
     cause = decision.cause
-    if cause.reason in _UNHANDLED or cause.reason is Reason.NOOP or not ctx.handlers.changes:
+    if cause.reason in (Reason.FREE, Reason.NOOP) or not ctx.handlers.changes:
         return
     known, cause.known = cause.known, {}
     chosen = ctx.handlers.select_changes(cause)
