@@ -62,9 +62,7 @@ async def handle_change(
         commits=commits,
         counters=ctx.operator.counters,
         status=cycle.call_status,
-        may_continue=lambda: (
-            not (controller.is_held or obj.is_gone) and controller.needed == needed
-        ),
+        may_continue=lambda: not (controller.holds or obj.is_gone) and controller.needed == needed,
     )
     failures = cycle.call_status.failures
     for key in failures.keys() - progress.keys():  # handlers that no longer match
@@ -114,7 +112,7 @@ def _hurry(cycle: Cycle, cause: ChangeCause, progress: Progress) -> None:
     if cycle.content not in ("", content):
         progress.hurry(max(0.0, cycle.called_at + _HASTE - moment))
     cycle.content = content
-    if progress.has_due:
+    if any(state.is_due for state in progress.values()):
         cycle.called_at = moment
 
 
