@@ -83,10 +83,6 @@ class ResourceHandlers:
         models = {handler.model for handler in everything if handler.model is not None}
         self.reports_misfits = any(map(has_conditions, models))
 
-    def __bool__(self) -> bool:
-        others = self.indexers or self.reconcilers or self.children
-        return bool(self.events or self.changes or self.background or others)
-
     def select_changes(self, cause: ChangeCause) -> list[ChangeHandler]:
         """Return the handlers to call for a change, in order of declaration.
 

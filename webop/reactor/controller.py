@@ -72,7 +72,7 @@ class Controller:
 
     Attributes:
         listing: counts the listings.
-        holds: why handlers must wait.
+        holds: why handlers must wait, or may not start any more; empty if they may.
         needed: the list, by its count, that an object must have been in since a pause, or since
             the kind has changed; before, its known state is outdated.
         is_indexed: whether the indexes have all objects.
@@ -113,11 +113,6 @@ class Controller:
     def has_indexes(self) -> bool:
         """Whether the objects are indexed."""
         return bool(self._reconciler.ctx.handlers.indexers)
-
-    @property
-    def is_held(self) -> bool:
-        """Whether handlers must wait, or may not start any more."""
-        return bool(self.holds)
 
     @property
     def is_stopped(self) -> bool:

@@ -124,7 +124,7 @@ async def call_due(
     for handler in handlers:
         moment = states.known[handler.id].get_moment(handler)
         is_known = not (obj.is_dirty or obj.is_outdated or obj.is_gone or obj.raw is None)
-        if moment is not None and moment <= loop.time() and is_known and not obj.controller.is_held:
+        if moment is not None and moment <= loop.time() and is_known and not obj.controller.holds:
             await _call(ctx, obj, handler, states)
     moments = (states.known[handler.id].get_moment(handler) for handler in handlers)
     return min((max(0.0, one - loop.time()) for one in moments if one is not None), default=None)

@@ -123,14 +123,13 @@ class Reconciler:
             raw: its last state, as the watch shows it.
         """
         handlers, persistence = self.ctx.handlers, self.ctx.operator.settings.persistence
-        if not self.ctx.is_narrowed:
+        if not self.ctx.build_selectors():
             return False
         if obj is not None:
-            work = obj.work or NOTHING
-            if work.has_removed_finalizer:
+            writer = (obj.work or NOTHING).writer
+            if writer is not None and writer.has_removed_finalizer:
                 return False
-            has_unwritten = work.writer is not None and work.writer.has_unwritten
-            if obj.state is State.RUNNING or has_unwritten:
+            if obj.state is State.RUNNING or (writer is not None and writer.has_unwritten):
                 return True
         if not (handlers.uses_finalizers or handlers.changes):
             return False
@@ -186,7 +185,7 @@ class Reconciler:
         work, delay = obj.open_work(), None
         if work.pause.left or (work.writer is not None and not await work.writer.write()):
             return obj.backoff_left() or None
-        if obj.is_gone or (obj.controller.is_held and not work.is_deletion_handled):
+        if obj.is_gone or (obj.controller.holds and not work.is_deletion_handled):
             return None  # a handler that begins now may not end in time, or must wait
         ctx = self.ctx  # the kind can have changed meanwhile
         cause = None if decision is None else decision.cause

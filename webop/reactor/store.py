@@ -84,11 +84,6 @@ class Work:
         """Whether all deletion handlers have finished: the finalizer can be removed."""
         return self.writer is not None and self.writer.cleanup is not None
 
-    @property
-    def has_removed_finalizer(self) -> bool:
-        """Whether the finalizer was removed."""
-        return self.writer is not None and self.writer.has_removed_finalizer
-
     def add_records(self, raw: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return a state of the object with all records, also those that are not written."""
         return raw if self.writer is None else self.writer.add_records(raw)
