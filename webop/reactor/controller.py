@@ -62,6 +62,11 @@ class Controller:
         While the indexes are not filled, and during a pause, objects are only indexed. It begins
         with a pause.
 
+    Lists have numbers. From the begin of list 7, ``listing`` is 7, and what it or its watch shows
+    gets 7 as ``confirmed``. The answer to a patch makes that 6.5: the list has not shown the object
+    yet, but if it does not have it, it can be behind the answer. Objects that still have 6 or less
+    at the end of the list are gone. After a pause, ``needed_listing`` is 8.
+
     Args:
         reconciler: how objects are processed.
         spawn: starts a task that works on an object, in the task group of the stream.
@@ -71,10 +76,10 @@ class Controller:
         on_indexed: called when all listed objects are in the indexes.
 
     Attributes:
-        listing: counts the listings.
+        listing: the number of the current list.
         holds: why handlers must wait, or may not start any more; empty if they may.
-        needed: the list, by its count, that an object must have been in since a pause, or since
-            the kind has changed; before, its known state is outdated.
+        needed_listing: the list that an object must have been in since a pause, or since the kind
+            has changed; before, it awaits that list.
         is_indexed: whether the indexes have all objects.
     """
 
@@ -89,7 +94,7 @@ class Controller:
     ) -> None:
         self.listing = 0
         self.holds = {Hold.PAUSED}
-        self.needed = 0
+        self.needed_listing = 0
         self.is_indexed = False
         self._reconciler = reconciler
         self._spawn = spawn
@@ -172,9 +177,9 @@ class Controller:
             needs_resume = Hold.PAUSED in self.holds or is_old
             obj = self._objects[uid] = WatchedObject(self, uid, raw, needs_resume=needs_resume)
         is_news = self._is_news(obj, event_type, version)
-        was_outdated, obj.confirmed = obj.is_outdated, self.listing
+        has_waited, obj.confirmed = obj.awaits_list, self.listing
         if not is_news and (obj.is_gone or not has_event_handlers or version != obj.version):
-            if was_outdated:  # what waits for the list can go on with the known state
+            if has_waited:  # what waits for the list can go on with the known state
                 self.enqueue(obj)
             return
         # Handlers that have got an object get its deletion, also after a pause.
@@ -224,7 +229,7 @@ class Controller:
         """
         if event_type == "DELETED" or not version or version > obj.version:
             return True
-        if event_type is None and (obj.is_gone or (version == obj.version and obj.is_outdated)):
+        if event_type is None and (obj.is_gone or (version == obj.version and obj.awaits_list)):
             return True  # or the response to an own patch was of another version of the kind
         return event_type is None and version < obj.version and self._is_unseen(obj)
 
@@ -296,7 +301,7 @@ class Controller:
 
     def list_again(self, *, is_holding: bool) -> None:
         """Process all objects of the next list; hold their handlers until then, if necessary."""
-        self.needed = self.listing + 1
+        self.needed_listing = self.listing + 1
         self._awaited = None
         if is_holding:
             self.is_indexed = False

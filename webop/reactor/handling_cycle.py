@@ -54,7 +54,7 @@ async def handle_change(
     cycle = work.cycle = work.cycle or Cycle()
     cycle.trace = cycle.trace or find_current_span()
     state, commits = Snapshot(cause.body.raw), _Commits(ctx, obj, cause)
-    needed = controller.needed  # changes with a pause, in which others can have handled the change
+    needed = controller.needed_listing  # another one after a pause, in which others can act
     options = CallOptions(
         settings,
         lifecycle=ctx.operator.lifecycle,
@@ -62,7 +62,9 @@ async def handle_change(
         commits=commits,
         counters=ctx.operator.counters,
         status=cycle.call_status,
-        may_continue=lambda: not (controller.holds or obj.is_gone) and controller.needed == needed,
+        may_continue=lambda: (
+            not (controller.holds or obj.is_gone) and controller.needed_listing == needed
+        ),
     )
     failures = cycle.call_status.failures
     for key in failures.keys() - progress.keys():  # handlers that no longer match

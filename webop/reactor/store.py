@@ -110,8 +110,8 @@ class WatchedObject:
             read again.
         event_type: the type of the event that brought the newest state.
         version: the newest known resource version as a number; 0 if it is not a number.
-        confirmed: the last list, by its count, in which it was; half a list less if only the answer
-            to a patch has shown it since that list began.
+        confirmed: the number of the last list that has shown it; half a list less if only the
+            answer to a patch has. See :class:`webop.reactor.controller.Controller`.
         needs_resume: whether the object was there before the operator and must still be resumed.
         is_dirty: whether it must be processed again: since the work on it began, a newer state or
             another reason has come.
@@ -220,7 +220,7 @@ class WatchedObject:
         Right after a pause, its state is outdated: the list that follows processes it anyway.
         """
         if not self.is_gone:
-            if self.is_outdated:
+            if self.awaits_list:
                 return
             if self.daemons is not None and self.raw is None and self.text is None:
                 self.raw = self.complete(self.daemons.raw)
@@ -238,9 +238,9 @@ class WatchedObject:
             self.controller.enqueue(self)
 
     @property
-    def is_outdated(self) -> bool:
+    def awaits_list(self) -> bool:
         """Whether a list must show it before its known state can be compared with others."""
-        return self.confirmed < self.controller.needed
+        return self.confirmed < self.controller.needed_listing
 
     @property
     def is_view(self) -> bool:
