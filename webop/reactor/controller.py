@@ -386,7 +386,7 @@ class Controller:
             return False
         if decision is not None:
             return decision
-        if obj.work is not None and obj.work.pause:
+        if obj.work is not None and obj.work.pause.has_failed:
             obj.work.pause = Pause()
         self._let_go(obj)
         return None

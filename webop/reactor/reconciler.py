@@ -211,7 +211,7 @@ class Reconciler:
             if decision.reconcilers and decision.misfit is None and is_wanted is None:
                 rest = await call_due(ctx, obj, decision.reconcilers)
                 delay = min((one for one in (delay, rest) if one is not None), default=None)
-        if work.pause:
+        if work.pause.has_failed:
             work.pause = Pause()
         return delay
 

@@ -92,7 +92,7 @@ class Work:
     def is_over(self) -> bool:
         """Whether there is nothing to remember."""
         has_written = self.writer is None or self.writer.is_over
-        return self.cycle is None and has_written and not self.pause
+        return self.cycle is None and has_written and not self.pause.has_failed
 
 
 NOTHING = Work()
@@ -259,7 +259,7 @@ class WatchedObject:
             if self.work.cycle is not None:
                 yield self.work.cycle.call_status
             for pause in self._pauses:
-                if pause:
+                if pause.has_failed:
                     yield HandlingStatus(failures={"": (pause.failures, pause.error[0])})
         if self.daemons is not None:
             yield self.daemons.call_status
