@@ -36,7 +36,8 @@ class Commits(Protocol):
         """Take over states of handlers, and of those that have ended the results and the patch.
 
         The patch is empty then. All this is written at a moment of the loop's clock, or earlier.
-        Without states, the cycle has ended, and the caller writes at once.
+        Without states, the cycle has ended, and the caller writes at once. Without outcomes, no
+        handler has ended: only states of parents are new, as sub-handlers are about to be called.
         """
 
     async def write(self) -> None:

@@ -5,8 +5,9 @@ of their kind. When the turn of an object comes, one task processes it; its resu
 next turn is. Otherwise, events, responses to own patches, and the ends of daemons, holds, writes
 and indexing queue it.
 
-An object without work has neither a task nor a body in memory. An object that waits has no task,
-and a text instead of its body.
+An object without work has neither a worker nor a body in memory. An object that waits has no
+worker, and a text instead of its body, unless the body is that of its daemons. A writer or an
+indexer can run at any time.
 """
 
 from __future__ import annotations

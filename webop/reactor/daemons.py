@@ -49,8 +49,8 @@ class Daemons:
     Attributes:
         body: the newest known state of the object, a live view that all of them share.
         running: those that run or are stopping, by the ids of their handlers.
-        past: for those that began, whether they finished and must not start again; the initial
-            delay of those that began is over.
+        past: what is kept of those that ran, by the ids of their handlers: True if one has finished
+            and must not start again, False if only its initial delay is over.
         call_status: the state of their calls.
     """
 

@@ -3,6 +3,10 @@
 A :class:`Decision` is made from the newest state, what is recorded on the object, and the declared
 handlers; most states need nothing. :mod:`webop.reactor.reconciler` carries it out.
 
+A decision changes memory, too: the object gets its memo, a cycle that others have ended is dropped,
+and reconcilers are registered, or due at once after a change. It can be repeated: in one turn, the
+controller can ask before and after the work, and the worker if the state has changed since.
+
 No handler misses a change that arrives while a change is being handled. Records say which state
 each handler has seen; whatever differs from the newest state is outdated:
 
@@ -231,7 +235,7 @@ def _decide_daemons(
     wanted: dict[str, BackgroundHandler] = {}
     decision.why = _DELETED if cause.is_deleted else _MISMATCH
     running = {} if obj.daemons is None else obj.daemons.running
-    past = {} if obj.daemons is None else obj.daemons.past  # true if it has finished
+    past = {} if obj.daemons is None else obj.daemons.past
     if not cause.is_deleted:
         for handler in ctx.handlers.background:
             if not past.get(handler.id) and matches(handler, cause):

@@ -148,7 +148,8 @@ class Reconciler:
         end of the last one leads here again.
 
         Returns:
-            The seconds until the next attempt; 0 if there must be none.
+            The seconds until the next attempt; 0 for none: the object is forgotten, or its daemons
+            must end before.
 
         Raises:
             APIError: the object cannot be read or written.

@@ -3,8 +3,9 @@
 An object without work has no body in memory, and costs a few hundred bytes.
 
 The controller and the responses to own patches change the states in :class:`WatchedObject`, and its
-:class:`State`. The worker of the object changes ``work``, its daemons and timers change
-``daemons``; when there is nothing left to do, the controller removes both.
+:class:`State`. The worker of the object changes ``work``. Its daemons and timers change
+``daemons``, and hand over their patches to the writer in ``work``. When there is nothing left to
+do, the controller removes both.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class Work:
 
     Attributes:
         cycle: the running handling cycle.
-        writer: has what is unwritten; None if nothing is.
+        writer: writes what was handed over; None until something is. It stays until the work ends.
         pause: the pauses after errors outside of handlers, except those of the writer.
     """
 
