@@ -63,10 +63,10 @@ class Controller:
         While the indexes are not filled, and during a pause, objects are only indexed. It begins
         with a pause.
 
-    Lists have numbers. From the begin of list 7, ``listing`` is 7, and what it or its watch shows
-    gets 7 as ``confirmed``. The answer to a patch makes that 6.5: the list has not shown the object
-    yet, but if it does not have it, it can be behind the answer. Objects that still have 6 or less
-    at the end of the list are gone. After a pause, ``needed_listing`` is 8.
+    Lists are numbered. From the start of list 7, ``listing`` is 7, and an object that the list or
+    its watch shows gets 7 as ``confirmed``. The response to a patch sets 6.5: the object was there
+    after the start, and a list without it can be older than the response. An object that still has
+    6 or less at the end of the list is gone. After a pause, ``needed_listing`` is 8.
 
     Args:
         reconciler: how objects are processed.

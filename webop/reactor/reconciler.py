@@ -43,7 +43,11 @@ logger = logging.getLogger(__name__)
 
 
 class Reconciler:
-    """The work on the objects of one resource; see :mod:`webop.reactor.controller`."""
+    """The work on the objects of one resource, whatever handlers it has.
+
+    :mod:`webop.reactor.controller` says when. Handlers that are reconcilers have
+    :mod:`webop.reactor.reconcile_calls`.
+    """
 
     def __init__(self, ctx: ResourceContext, *, spawn: Callable[..., asyncio.Task[None]]) -> None:
         self.ctx = ctx

@@ -112,7 +112,7 @@ class WatchedObject:
         event_type: the type of the event that brought the newest state.
         version: the newest known resource version as a number; 0 if it is not a number.
         confirmed: the number of the last list that has shown it; half a list less if only the
-            answer to a patch has. See :class:`webop.reactor.controller.Controller`.
+            response to a patch has. See :class:`webop.reactor.controller.Controller`.
         needs_resume: whether the object was there before the operator and must still be resumed.
         is_dirty: whether it must be processed again: since the work on it began, a newer state or
             another reason has come.
