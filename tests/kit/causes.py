@@ -83,7 +83,6 @@ def build_change(
     after: Any = STORAGE.build(body=body)
     deleting = body.meta.deletion_timestamp is not None
     detected = detect_reason(
-        event_type="MODIFIED",
         deleting=deleting,
         blocked=deleting,
         old=before,

@@ -223,11 +223,6 @@ class Progress(dict[str, HandlerState]):
         ]
         return max(self.min_delay, min(waits)) if waits else None
 
-    @property
-    def has_due(self) -> bool:
-        """Whether any handler must be called now."""
-        return any(state.is_due for state in self.values())
-
     def due(self, handlers: Iterable[Handler]) -> list[Handler]:
         """Return the handlers that must be called now."""
         return [h for h in handlers if self[h.id].is_due]

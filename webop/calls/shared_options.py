@@ -29,7 +29,8 @@ class Commits(Protocol):
         """Take over states of handlers, and the patch of those that have ended.
 
         The patch is empty then. All this is written at a moment of the loop's clock, or earlier.
-        Without states, the cycle has ended, and the caller writes at once.
+        Without states, the cycle has ended, and the caller writes at once. Without a patch, no
+        handler has ended: only states of parents are new, as sub-handlers are about to be called.
         """
 
     async def write(self) -> None:

@@ -93,6 +93,12 @@ def name_manager(reconciler: str, owner: str) -> str:
 class Child:
     """A child, as far as it is known.
 
+    Whether others have changed it is known only after an apply and an event of the watch:
+
+    - Only applied: ``fields`` is None, and it counts as unchanged.
+    - Only shown, as after the start: ``unchecked`` are compared with what is applied next.
+    - Both: others have changed it if ``fields`` differ from ``applied_fields``.
+
     Attributes:
         uid: its own.
         owner: the uid of its parent.

@@ -281,7 +281,7 @@ class Children:
         digest = read_digest(found, self._names)
         if owner and owner != self._uid and not digest.startswith(build_seal(place, owner)):
             owner = None  # no reconciler has applied it
-        if owner == self._uid:  # the reconciler can have had another id
+        if owner == self._uid:  # the reconciler can have had another id; "" would ask for any
             is_ours = reconciler == label or not self._store.has_parent(owner, reconciler or "?")
         elif owner:  # its parent can be gone
             is_ours = not (owners - {self._uid} or self._store.has_parent(owner))

@@ -289,25 +289,21 @@ class WebhookCause(DiffCause):
 
 def detect_reason(
     *,
-    event_type: RawEventType,
     deleting: bool,
     blocked: bool,
     old: Any,
     changed: bool,
     initial: bool,
 ) -> Reason:
-    """Return what has happened to an object.
+    """Return what has happened to an object that is not gone.
 
     Args:
-        event_type: the type of the watch event.
         deleting: whether the object is being deleted.
         blocked: whether the object has the operator's finalizer.
         old: the last handled essence, or None if the object was never handled.
         changed: whether the essence differs from the last handled one.
         initial: whether the object is older than the operator and must still be resumed.
     """
-    if event_type == "DELETED":
-        return Reason.GONE
     if deleting:
         return Reason.DELETE if blocked else Reason.FREE
     if old is None:

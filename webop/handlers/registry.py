@@ -85,9 +85,6 @@ class ResourceHandlers:
         models = {handler.model for handler in everything if handler.model is not None}
         self.reports_misfits = any(map(has_conditions, models))
 
-    def __bool__(self) -> bool:
-        return bool(self.everything)
-
     def select_changes(self, cause: ChangeCause) -> list[ChangeHandler]:
         """Return the handlers to call for a change, in order of declaration.
 

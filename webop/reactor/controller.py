@@ -5,8 +5,9 @@ of their kind. When the turn of an object comes, one task processes it; its resu
 next turn is. Otherwise, events, responses to own patches, and the ends of daemons, holds, writes
 and indexing queue it.
 
-An object without work has neither a task nor a body in memory. An object that waits has no task,
-and a text instead of its body.
+An object without work has neither a worker nor a body in memory. An object that waits has no
+worker, and a text instead of its body, unless the body is that of its daemons. A writer or an
+indexer can run at any time.
 """
 
 from __future__ import annotations
@@ -62,6 +63,11 @@ class Controller:
         While the indexes are not filled, and during a pause, objects are only indexed. It begins
         with a pause.
 
+    Lists are numbered. From the start of list 7, ``listing`` is 7, and an object that the list or
+    its watch shows gets 7 as ``confirmed``. The response to a patch sets 6.5: the object was there
+    after the start, and a list without it can be older than the response. An object that still has
+    6 or less at the end of the list is gone. After a pause, ``needed_listing`` is 8.
+
     Args:
         reconciler: how objects are processed.
         spawn: starts a task that works on an object, in the task group of the stream.
@@ -71,10 +77,10 @@ class Controller:
         on_indexed: called when all listed objects are in the indexes.
 
     Attributes:
-        listing: counts the listings.
-        holds: why handlers must wait.
-        needed: the list, by its count, that an object must have been in since a pause, or since
-            the kind has changed; before, its known state is outdated.
+        listing: the number of the current list.
+        holds: why handlers must wait, or may not start any more; empty if they may.
+        needed_listing: the list that an object must have been in since a pause, or since the kind
+            has changed; before, it awaits that list.
         is_indexed: whether the indexes have all objects.
     """
 
@@ -89,7 +95,7 @@ class Controller:
     ) -> None:
         self.listing = 0
         self.holds = {Hold.PAUSED}
-        self.needed = 0
+        self.needed_listing = 0
         self.is_indexed = False
         self._reconciler = reconciler
         self._spawn = spawn
@@ -113,11 +119,6 @@ class Controller:
     def has_indexes(self) -> bool:
         """Whether the objects are indexed."""
         return bool(self._reconciler.ctx.handlers.indexers)
-
-    @property
-    def is_held(self) -> bool:
-        """Whether handlers must wait, or may not start any more."""
-        return bool(self.holds)
 
     @property
     def is_stopped(self) -> bool:
@@ -177,9 +178,9 @@ class Controller:
             needs_resume = Hold.PAUSED in self.holds or is_old
             obj = self._objects[uid] = WatchedObject(self, uid, raw, needs_resume=needs_resume)
         is_news = self._is_news(obj, event_type, version)
-        was_outdated, obj.confirmed = obj.is_outdated, self.listing
+        has_waited, obj.confirmed = obj.awaits_list, self.listing
         if not is_news and (obj.is_gone or not has_event_handlers or version != obj.version):
-            if was_outdated:  # what waits for the list can go on with the known state
+            if has_waited:  # what waits for the list can go on with the known state
                 self.enqueue(obj)
             return
         # Handlers that have got an object get its deletion, also after a pause.
@@ -229,7 +230,7 @@ class Controller:
         """
         if event_type == "DELETED" or not version or version > obj.version:
             return True
-        if event_type is None and (obj.is_gone or (version == obj.version and obj.is_outdated)):
+        if event_type is None and (obj.is_gone or (version == obj.version and obj.awaits_list)):
             return True  # or the response to an own patch was of another version of the kind
         return event_type is None and version < obj.version and self._is_unseen(obj)
 
@@ -300,7 +301,7 @@ class Controller:
 
     def list_again(self, *, is_holding: bool) -> None:
         """Process all objects of the next list; hold their handlers until then, if necessary."""
-        self.needed = self.listing + 1
+        self.needed_listing = self.listing + 1
         self._awaited = None
         if is_holding:
             self.is_indexed = False
@@ -386,7 +387,7 @@ class Controller:
             return False
         if decision is not None:
             return decision
-        if obj.work is not None and obj.work.pause:
+        if obj.work is not None and obj.work.pause.has_failed:
             obj.work.pause = Pause()
         self._let_go(obj)
         return None

@@ -31,7 +31,7 @@ from webop.handlers.stopping import (
     Stopper,
     SyncDaemonStopped,
 )
-from webop.objects.body import Body, build_object_reference
+from webop.objects.body import Body
 from webop.objects.fields import clone
 from webop.objects.patch import Patch
 from webop.reactor.object_writer import ATTEMPTS, open_writer
@@ -48,8 +48,8 @@ class Daemons:
     Attributes:
         body: the newest known state of the object, a live view that all of them share.
         running: those that run or are stopping, by the ids of their handlers.
-        past: for those that began, whether they finished and must not start again; the initial
-            delay of those that began is over.
+        past: what is kept of those that ran, by the ids of their handlers: True if one has finished
+            and must not start again, False if only its initial delay is over.
         call_status: the state of their calls.
     """
 
@@ -316,7 +316,8 @@ class Daemon:
         if timeout is None:
             while True:
                 yield settings.cancellation_polling if polling is None else polling
-                logger.info("%s has not ended yet; waiting for it.", self, extra=self._reference)
+                extra = self.ctx.refer_to(self.obj)
+                logger.info("%s has not ended yet; waiting for it.", self, extra=extra)
         if self.handler.is_async:
             self.cancel()
         yield timeout
@@ -326,7 +327,7 @@ class Daemon:
             "Check `stopped` in its loop.",
             self,
             timeout,
-            extra=self._reference,
+            extra=self.ctx.refer_to(self.obj),
         )
         self._leave()
         message = f"{self} did not end in time: its resources may leak."
@@ -356,11 +357,6 @@ class Daemon:
             self.daemons.call_status.failures.pop(self.handler.id, None)
             self.obj.wake()
 
-    @property
-    def _reference(self) -> dict[str, Any]:
-        """The ``extra`` that adds the reference of the object to a log message."""
-        return {"k8s_ref": build_object_reference(self.daemons.body)}
-
 
 def start(
     ctx: ResourceContext,
@@ -370,8 +366,6 @@ def start(
     spawn: Callable[..., asyncio.Task[None]],
 ) -> None:
     """Start a daemon or a timer for an object, in the task group of its stream."""
-    if obj.raw is None:
-        return
     if obj.daemons is None:
         obj.daemons = Daemons(Body(clone(obj.raw)))
     elif not obj.daemons.running:

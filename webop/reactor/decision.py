@@ -3,6 +3,10 @@
 A :class:`Decision` is made from the newest state, what is recorded on the object, and the declared
 handlers; most states need nothing. :mod:`webop.reactor.reconciler` carries it out.
 
+A decision changes memory, too: the object gets its memo, a cycle that others have ended is dropped,
+and reconcilers are registered, or due at once after a change. It can be repeated: in one turn, the
+controller can ask before and after the work, and the worker if the state has changed since.
+
 No handler misses a change that arrives while a change is being handled. Records say which state
 each handler has seen; whatever differs from the newest state is outdated:
 
@@ -48,7 +52,6 @@ from webop.reactor.store import NOTHING, Cycle, WatchedObject
 _DELETED = DaemonStoppingReason.RESOURCE_DELETED
 _MISMATCH = DaemonStoppingReason.FILTERS_MISMATCH
 _UNCHANGED = (Reason.NOOP, Reason.RESUME)
-_UNHANDLED = (Reason.GONE, Reason.FREE)
 _NO_CYCLE = Cycle()
 
 
@@ -118,7 +121,7 @@ def decide(ctx: ResourceContext, obj: WatchedObject) -> Decision | None:
             # It is stored as handled, or records are removed. The object can have left the scope
             # in the middle of a cycle; the records of others in the same place are not ours.
             (cause.reason not in _UNCHANGED or bool(states) or cycle.needs_update)
-            and cause.reason not in _UNHANDLED
+            and cause.reason is not Reason.FREE
             and (work.cycle is not None or ctx.handlers.has_scope_for(cause))
         )
         if work.cycle is not None and not decision.has_changes:
@@ -150,7 +153,6 @@ def _detect_cause(
     )
     meta = body.meta
     reason = detect_reason(
-        event_type=obj.event_type,
         deleting=meta.deletion_timestamp is not None,
         blocked=persistence.finalizer in meta.finalizers,
         old=old,
@@ -195,7 +197,7 @@ def _find_outdated(states: Mapping[str, HandlerState], essence: Any) -> dict[str
 def _select_handlers(ctx: ResourceContext, decision: Decision) -> None:
     """Find the handlers of the change, and those of them that get it since another state."""
     cause = decision.cause
-    if cause.reason in _UNHANDLED or cause.reason is Reason.NOOP or not ctx.handlers.changes:
+    if cause.reason in (Reason.FREE, Reason.NOOP) or not ctx.handlers.changes:
         return
     known, cause.known = cause.known, {}
     chosen = ctx.handlers.select_changes(cause)
@@ -233,7 +235,7 @@ def _decide_daemons(
     wanted: dict[str, BackgroundHandler] = {}
     decision.why = _DELETED if cause.is_deleted else _MISMATCH
     running = {} if obj.daemons is None else obj.daemons.running
-    past = {} if obj.daemons is None else obj.daemons.past  # true if it has finished
+    past = {} if obj.daemons is None else obj.daemons.past
     if not cause.is_deleted:
         for handler in ctx.handlers.background:
             if not past.get(handler.id) and matches(handler, cause):

@@ -68,13 +68,13 @@ def classify(exc: BaseException) -> Failure:
 
 
 class Pause:
-    """The pauses of an object after consecutive failures, which are logged once; true after one.
+    """The pauses of an object after consecutive failures, which are logged once.
 
     After failures of the API server, those of ``settings.networking`` come first, as for all
     requests, then those of ``settings.batching``, of which the last one repeats.
 
     Attributes:
-        until: the end of the pause, by the clock of the event loop.
+        until: the end of the pause, by the clock of the event loop; 0 if nothing must wait for it.
         error: the type and the text of the last failure; empty if there is none.
     """
 
@@ -85,7 +85,9 @@ class Pause:
         self.until = 0.0
         self.error = ("", "")
 
-    def __bool__(self) -> bool:
+    @property
+    def has_failed(self) -> bool:
+        """Whether the last attempt has failed, also if nothing waits any more."""
         return bool(self.error[0])
 
     @property

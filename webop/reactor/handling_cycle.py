@@ -53,7 +53,7 @@ async def handle_change(
     cycle = work.cycle = work.cycle or Cycle()
     cycle.trace = cycle.trace or find_current_span()
     state, commits = Snapshot(cause.body.raw), _Commits(ctx, obj, cause)
-    needed = controller.needed  # changes with a pause, in which others can have handled the change
+    needed = controller.needed_listing  # another one after a pause, in which others can act
     options = CallOptions(
         settings,
         lifecycle=ctx.operator.lifecycle,
@@ -62,7 +62,7 @@ async def handle_change(
         counters=ctx.operator.counters,
         status=cycle.call_status,
         may_continue=lambda: (
-            not (controller.is_held or obj.is_gone) and controller.needed == needed
+            not (controller.holds or obj.is_gone) and controller.needed_listing == needed
         ),
     )
     failures = cycle.call_status.failures
@@ -113,7 +113,7 @@ def _hurry(cycle: Cycle, cause: ChangeCause, progress: Progress) -> None:
     if cycle.content not in ("", content):
         progress.hurry(max(0.0, cycle.called_at + _HASTE - moment))
     cycle.content = content
-    if progress.has_due:
+    if any(state.is_due for state in progress.values()):
         cycle.called_at = moment
 
 

@@ -209,7 +209,7 @@ class Writer:
                     else:
                         await self._remove_finalizer()
                         is_tried = True
-                    if self.pause and not self.is_denied:
+                    if self.pause.has_failed and not self.is_denied:
                         self.pause = Pause()
             except Exception as exc:  # noqa: BLE001  logged
                 if self._is_stopped:

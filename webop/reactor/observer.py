@@ -77,7 +77,7 @@ class Observer:
         self._group = group
         self._changed = asyncio.Event()
         self._definitions = Definitions()
-        self._is_outdated = False
+        self._has_new_definitions = False
         self._streams: dict[StreamKey, Stream] = {}
         self._ending: set[Stream] = set()
         self._gate = IndexGate()
@@ -119,7 +119,7 @@ class Observer:
             await self._changed.wait()
             await asyncio.sleep(_SETTLING)
             self._changed.clear()
-            if self._is_outdated and not self._is_up_to_date():
+            if self._has_new_definitions and not self._is_up_to_date():
                 return
             if self.scanned.is_set():
                 self._adjust()
@@ -157,7 +157,7 @@ class Observer:
 
     async def _rescan(self) -> bool:
         """Discover and adjust; return whether the API server has answered."""
-        self._is_outdated = False
+        self._has_new_definitions = False
         try:
             found = await discover(self._client, self._collect_groups())
         except APIError as exc:
@@ -245,7 +245,7 @@ class Observer:
                 self._streams[other] = stream
                 continue
             logger.info("Stopped serving %s.", stream)
-            stream.is_stopped = True
+            stream.is_dropped = True
             stream.task.cancel()
             self._ending.add(stream)
         for key, (resource, selectors) in wanted.items():
@@ -389,7 +389,7 @@ class Observer:
         await self._definitions.follow(self._client, options, self._note_definition)
 
     def _note_definition(self) -> None:
-        self._is_outdated = True
+        self._has_new_definitions = True
         self._changed.set()
 
     async def _begin_with_namespaces(self) -> None:

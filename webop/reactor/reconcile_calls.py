@@ -91,7 +91,7 @@ def find_due(
     Right after a pause, its state is outdated: the list that follows shows a newer one.
     """
     found: list[ReconcileHandler] = []
-    if not ctx.handlers.reconcilers or cause.is_deleted or obj.is_outdated:
+    if not ctx.handlers.reconcilers or cause.is_deleted or obj.awaits_list:
         return found
     states = obj.reconciling = obj.reconciling or ReconcileStates()
     for handler in ctx.handlers.reconcilers:
@@ -123,8 +123,8 @@ async def call_due(
     loop, states = asyncio.get_running_loop(), obj.reconciling or ReconcileStates()
     for handler in handlers:
         moment = states.known[handler.id].get_moment(handler)
-        is_known = not (obj.is_dirty or obj.is_outdated or obj.is_gone or obj.raw is None)
-        if moment is not None and moment <= loop.time() and is_known and not obj.controller.is_held:
+        is_known = not (obj.is_dirty or obj.awaits_list or obj.is_gone or obj.raw is None)
+        if moment is not None and moment <= loop.time() and is_known and not obj.controller.holds:
             await _call(ctx, obj, handler, states)
     moments = (states.known[handler.id].get_moment(handler) for handler in handlers)
     return min((max(0.0, one - loop.time()) for one in moments if one is not None), default=None)

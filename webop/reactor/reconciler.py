@@ -43,7 +43,11 @@ logger = logging.getLogger(__name__)
 
 
 class Reconciler:
-    """The work on the objects of one resource; see :mod:`webop.reactor.controller`."""
+    """The work on the objects of one resource, whatever handlers it has.
+
+    :mod:`webop.reactor.controller` says when. Handlers that are reconcilers have
+    :mod:`webop.reactor.reconcile_calls`.
+    """
 
     def __init__(self, ctx: ResourceContext, *, spawn: Callable[..., asyncio.Task[None]]) -> None:
         self.ctx = ctx
@@ -123,14 +127,13 @@ class Reconciler:
             raw: its last state, as the watch shows it.
         """
         handlers, persistence = self.ctx.handlers, self.ctx.operator.settings.persistence
-        if not self.ctx.is_narrowed:
+        if not self.ctx.build_selectors():
             return False
         if obj is not None:
-            work = obj.work or NOTHING
-            if work.has_removed_finalizer:
+            writer = (obj.work or NOTHING).writer
+            if writer is not None and writer.has_removed_finalizer:
                 return False
-            has_unwritten = work.writer is not None and work.writer.has_unwritten
-            if obj.state is State.RUNNING or has_unwritten:
+            if obj.state is State.RUNNING or (writer is not None and writer.has_unwritten):
                 return True
         if not (handlers.uses_finalizers or handlers.changes):
             return False
@@ -149,7 +152,8 @@ class Reconciler:
         end of the last one leads here again.
 
         Returns:
-            The seconds until the next attempt; 0 if there must be none.
+            The seconds until the next attempt; 0 for none: the object is forgotten, or its daemons
+            must end before.
 
         Raises:
             APIError: the object cannot be read or written.
@@ -186,7 +190,7 @@ class Reconciler:
         work, delay = obj.open_work(), None
         if work.pause.left or (work.writer is not None and not await work.writer.write()):
             return obj.backoff_left() or None
-        if obj.is_gone or (obj.controller.is_held and not work.is_deletion_handled):
+        if obj.is_gone or (obj.controller.holds and not work.is_deletion_handled):
             return None  # a handler that begins now may not end in time, or must wait
         ctx = self.ctx  # the kind can have changed meanwhile
         cause = None if decision is None else decision.cause
@@ -212,7 +216,7 @@ class Reconciler:
             if decision.reconcilers and decision.misfit is None and is_wanted is None:
                 rest = await call_due(ctx, obj, decision.reconcilers)
                 delay = min((one for one in (delay, rest) if one is not None), default=None)
-        if work.pause:
+        if work.pause.has_failed:
             work.pause = Pause()
         return delay
 

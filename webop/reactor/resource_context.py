@@ -57,11 +57,6 @@ class ResourceContext:
             found["labelSelector"] = ",".join(filter(None, (found.get("labelSelector"), own)))
         return found
 
-    @property
-    def is_narrowed(self) -> bool:
-        """Whether selectors hide objects of the kind: those that leave them look deleted."""
-        return bool(self.build_selectors())
-
     def refer_to(self, obj: WatchedObject) -> dict[str, Any]:
         """Return the ``extra`` that adds the reference of an object to a log message."""
         metadata = {"name": obj.name, "uid": obj.uid, "namespace": obj.namespace}

@@ -3,8 +3,9 @@
 An object without work has no body in memory, and costs a few hundred bytes.
 
 The controller and the responses to own patches change the states in :class:`WatchedObject`, and its
-:class:`State`. The worker of the object changes ``work``, its daemons and timers change
-``daemons``; when there is nothing left to do, the controller removes both.
+:class:`State`. The worker of the object changes ``work``. Its daemons and timers change
+``daemons``, and hand over their patches to the writer in ``work``. When there is nothing left to
+do, the controller removes both.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class Work:
 
     Attributes:
         cycle: the running handling cycle.
-        writer: has what is unwritten; None if nothing is.
+        writer: writes what was handed over; None until something is. It stays until the work ends.
         pause: the pauses after errors outside of handlers, except those of the writer.
     """
 
@@ -84,11 +85,6 @@ class Work:
         """Whether all deletion handlers have finished: the finalizer can be removed."""
         return self.writer is not None and self.writer.cleanup is not None
 
-    @property
-    def has_removed_finalizer(self) -> bool:
-        """Whether the finalizer was removed."""
-        return self.writer is not None and self.writer.has_removed_finalizer
-
     def add_records(self, raw: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return a state of the object with all records, also those that are not written."""
         return raw if self.writer is None else self.writer.add_records(raw)
@@ -97,7 +93,7 @@ class Work:
     def is_over(self) -> bool:
         """Whether there is nothing to remember."""
         has_written = self.writer is None or self.writer.is_over
-        return self.cycle is None and has_written and not self.pause
+        return self.cycle is None and has_written and not self.pause.has_failed
 
 
 NOTHING = Work()
@@ -115,8 +111,8 @@ class WatchedObject:
             read again.
         event_type: the type of the event that brought the newest state.
         version: the newest known resource version as a number; 0 if it is not a number.
-        confirmed: the last list, by its count, in which it was; half a list less if only the answer
-            to a patch has shown it since that list began.
+        confirmed: the number of the last list that has shown it; half a list less if only the
+            response to a patch has. See :class:`webop.reactor.controller.Controller`.
         needs_resume: whether the object was there before the operator and must still be resumed.
         is_dirty: whether it must be processed again: since the work on it began, a newer state or
             another reason has come.
@@ -225,7 +221,7 @@ class WatchedObject:
         Right after a pause, its state is outdated: the list that follows processes it anyway.
         """
         if not self.is_gone:
-            if self.is_outdated:
+            if self.awaits_list:
                 return
             if self.daemons is not None and self.raw is None and self.text is None:
                 self.daemons.body.replace(self.complete(self.daemons.raw))
@@ -244,9 +240,9 @@ class WatchedObject:
             self.controller.enqueue(self)
 
     @property
-    def is_outdated(self) -> bool:
+    def awaits_list(self) -> bool:
         """Whether a list must show it before its known state can be compared with others."""
-        return self.confirmed < self.controller.needed
+        return self.confirmed < self.controller.needed_listing
 
     @property
     def is_view(self) -> bool:
@@ -265,7 +261,7 @@ class WatchedObject:
             if self.work.cycle is not None:
                 yield self.work.cycle.call_status
             for pause in self._pauses:
-                if pause:
+                if pause.has_failed:
                     yield HandlingStatus(failures={"": (pause.failures, pause.error[0])})
         if self.daemons is not None:
             yield self.daemons.call_status

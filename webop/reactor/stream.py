@@ -46,7 +46,7 @@ class Stream:
         feeds: the functions that index the objects.
         status: the state of the watch.
         controller: has the objects.
-        is_stopped: whether the observer has stopped it while the operator continues.
+        is_dropped: whether the observer has ended it, while the operator continues.
         task: where it runs.
     """
 
@@ -57,7 +57,7 @@ class Stream:
         self.selectors: frozenset[Selector] = frozenset()
         self.feeds: set[Feed] = set()
         self.status = WatchStatus()
-        self.is_stopped = False
+        self.is_dropped = False
         self._gate = gate
         self._has_searched = False
         self._group = WorkerGroup()
@@ -134,7 +134,7 @@ class Stream:
                         await asyncio.wait({self._watching})
         finally:
             why = DaemonStoppingReason.OPERATOR_EXITING
-            if self.is_stopped:
+            if self.is_dropped:
                 why = DaemonStoppingReason.OPERATOR_PAUSING
             rest = _HUNG_TIMEOUT
             try:

@@ -322,7 +322,7 @@ async def test_an_object_that_a_response_has_shown_does_not_wait_for_ever_after_
     waited: list[bool] = []
 
     async def work(obj: WatchedObject) -> None:
-        waited.append(obj.is_outdated)
+        waited.append(obj.awaits_list)
         obj.reconciling = ReconcileStates()  # keeps the body
         if obj.version == 50:
             controller.set_paused(DaemonStoppingReason.OPERATOR_PAUSING)
