@@ -64,7 +64,7 @@ class Listener:
         host: the address or name to listen on (all addresses of a name); empty for all interfaces.
         port: the port to listen on; 0 for a free one, see :attr:`port`.
         ssl_context: returns the TLS context for a new connection; None for plain HTTP. The
-            contexts may differ in their certificates only.
+            contexts may differ in their certificates, and in the CAs that verify clients.
         hosting: the limits; by default, the current one.
 
     Raises:
