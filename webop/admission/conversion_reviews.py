@@ -118,7 +118,8 @@ class ConversionService:
 
     async def _serve(self, request: _Request) -> Json:
         """Convert the objects and build the response."""
-        # A moment earlier than the deadline of the endpoint, which does not know the objects.
+        # A moment earlier than the deadline of the endpoint, which does not know the objects. API
+        # servers send no timeout= with conversions, so that deadline is the one of the setting.
         budget = compute_budget(self._hosting.limits.review_timeout)
         limit = max(budget - _MARGIN, budget / 2)
         try:
