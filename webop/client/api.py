@@ -49,9 +49,8 @@ from webop.client.http.streams import (
 )
 from webop.client.request_limits import RequestLimits
 from webop.errors import (
-    APIConnectionError,
+    TRANSIENT_ERRORS,
     APINotFoundError,
-    APIServerError,
     APITooManyRequestsError,
     APIUnauthorizedError,
 )
@@ -74,7 +73,7 @@ _SECOND_TRY = (FORGIVENESS, 1.0)
 _NO_LIMITS = StreamLimits()
 
 # A 429 is transient only with Retry-After: that of a forbidden eviction has none, for example.
-_TRANSIENT = (APIConnectionError, APIServerError, APITooManyRequestsError, APIUnauthorizedError)
+_TRANSIENT = (*TRANSIENT_ERRORS, APIUnauthorizedError)
 
 
 class ObjectOptions(TypedDict, total=False):
