@@ -305,14 +305,6 @@ class Client:
         path = resource.get_url(namespace=namespace)
         return await self._on_object("POST", resource, path, options, encode_body(body))
 
-    async def replace(
-        self, resource: Resource, namespace: str | None, name: str, body: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        """Replace an object; with its ``resourceVersion``, only if it has not changed (409)."""
-        path = resource.get_url(namespace=namespace, name=name)
-        result: dict[str, Any] = await self.request("PUT", path, body=body)
-        return result
-
     async def delete(
         self,
         resource: Resource,
