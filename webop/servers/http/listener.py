@@ -205,6 +205,7 @@ class Listener:
             return False
         protocol = HTTPProtocol(self._config, self._state, {}, self._loop)
         if self._state.slots.take(protocol, address[0]):
+            # A task that is cancelled before it begins would not free the slot.
             protocol.cancel = connection.close
             task = self._loop.create_task(self._connect(connection, protocol))
             self._handshakes[task] = protocol
