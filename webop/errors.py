@@ -262,6 +262,9 @@ class APIServerError(APIStatusError):
     """5xx: the API server has a problem."""
 
 
+TRANSIENT_ERRORS = (APIConnectionError, APIServerError, APITooManyRequestsError)
+"""The same request may succeed later."""
+
 _CLASSES: dict[int, type[APIStatusError]] = {
     401: APIUnauthorizedError,
     403: APIForbiddenError,

@@ -162,7 +162,8 @@ async def replicate(
         async for config in server(replica.recorder):
             replica.configs.append(config)
             trusted.announce(id(replica), replica.get_bundle())
-            replica.port = server._listening_port
+            assert server._listener is not None
+            replica.port = server._listener.port
             started.set()
 
     async with asyncio.TaskGroup() as group:

@@ -77,7 +77,6 @@ class ConversionService:
 
     Attributes:
         kinds: the versions of the kinds that have converters.
-        is_elsewhere: as in :class:`webop.admission.service.AdmissionService`.
     """
 
     def __init__(self, operator: OperatorContext, hosting: Hosting) -> None:
@@ -86,7 +85,6 @@ class ConversionService:
         self._logged = Once()
         self._functions: dict[str, Callable[..., Any]] = {}
         self.kinds: dict[str, Versions[ConversionHandler]] = {}
-        self.is_elsewhere: Callable[[], bool] = lambda: False
         self.update_handlers()
 
     def update_handlers(self) -> None:
@@ -118,7 +116,8 @@ class ConversionService:
 
     async def _serve(self, request: _Request) -> Json:
         """Convert the objects and build the response."""
-        # A moment earlier than the deadline of the endpoint, which does not know the objects.
+        # A moment earlier than the deadline of the endpoint, which does not know the objects. API
+        # servers send no timeout= with conversions, so that deadline is the one of the setting.
         budget = compute_budget(self._hosting.limits.review_timeout)
         limit = max(budget - _MARGIN, budget / 2)
         try:
@@ -188,7 +187,7 @@ class ConversionService:
                 path = kind.find_path(version, request.version)
                 if path is not None:
                     return path
-        if self.is_elsewhere():
+        if self._hosting.is_elsewhere():
             text = f"{request.doing}: only other replicas have a function for it; try again."
             raise ReviewError(text, status=503, retry_after=1)
         raise ConversionError(

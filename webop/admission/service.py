@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from webop.admission import conversion_reviews
@@ -60,15 +60,13 @@ class AdmissionService:
 
     Attributes:
         conversion: serves conversion reviews, which come to the same port.
-        is_elsewhere: returns whether a webhook that is not known here may be that of a replica of
-            another version (during a rollout).
     """
 
     def __init__(self, operator: OperatorContext, hosting: Hosting) -> None:
         self._operator = operator
+        self._hosting = hosting
         self._gate = hosting.gate
         self._counters = hosting.counters
-        self.is_elsewhere: Callable[[], bool] = lambda: False
         self.conversion = conversion_reviews.ConversionService(operator, hosting)
         self._options = CallOptions(
             operator.settings,
@@ -286,7 +284,7 @@ class AdmissionService:
         self, asked: Sequence[WebhookHandler], resource: Resource, webhook: str | None
     ) -> ReviewError:
         """Return the refusal of a review without handlers; another replica may have one."""
-        if webhook is not None and self.is_elsewhere():
+        if webhook is not None and self._hosting.is_elsewhere():
             text = f"Only other replicas serve webhook {webhook!r:.99} for {resource.name}"
             return ReviewError(f"{text}; try again.", status=503, retry_after=1)
         if webhook is not None and not asked:

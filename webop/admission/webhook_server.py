@@ -118,7 +118,7 @@ class WebhookHost:
         self.manager = manager
         if manager is not None:
             self.hosting.confirm = manager.confirm
-            self.review.is_elsewhere = self.review.conversion.is_elsewhere = manager.is_elsewhere
+            self.hosting.is_elsewhere = manager.is_elsewhere
 
     async def run(self) -> None:
         """Run the webhook server of the settings until cancelled.

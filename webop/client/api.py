@@ -49,9 +49,8 @@ from webop.client.http.streams import (
 )
 from webop.client.request_limits import RequestLimits
 from webop.errors import (
-    APIConnectionError,
+    TRANSIENT_ERRORS,
     APINotFoundError,
-    APIServerError,
     APITooManyRequestsError,
     APIUnauthorizedError,
 )
@@ -74,7 +73,7 @@ _SECOND_TRY = (FORGIVENESS, 1.0)
 _NO_LIMITS = StreamLimits()
 
 # A 429 is transient only with Retry-After: that of a forbidden eviction has none, for example.
-_TRANSIENT = (APIConnectionError, APIServerError, APITooManyRequestsError, APIUnauthorizedError)
+_TRANSIENT = (*TRANSIENT_ERRORS, APIUnauthorizedError)
 
 
 class ObjectOptions(TypedDict, total=False):
@@ -305,14 +304,6 @@ class Client:
         """Create an object, return it as stored."""
         path = resource.get_url(namespace=namespace)
         return await self._on_object("POST", resource, path, options, encode_body(body))
-
-    async def replace(
-        self, resource: Resource, namespace: str | None, name: str, body: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        """Replace an object; with its ``resourceVersion``, only if it has not changed (409)."""
-        path = resource.get_url(namespace=namespace, name=name)
-        result: dict[str, Any] = await self.request("PUT", path, body=body)
-        return result
 
     async def delete(
         self,

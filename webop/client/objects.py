@@ -32,7 +32,7 @@ from typing import (
 
 import pydantic
 
-from webop.client.auth.exec_plugins import login_is_over
+from webop.client.auth.exec_plugins import current_login
 from webop.client.current_client import current_client
 from webop.client.http.requests import (
     APPLY_PATCH,
@@ -541,7 +541,7 @@ class AsyncClient:
             RuntimeError: the caller runs in another event loop than the connections.
             ValueError: a name would change the path of the request.
         """
-        if login_is_over.get() is not None:
+        if current_login.get() is not None:
             raise LoginError(
                 "A login handler cannot use the client: the client needs the credentials that the "
                 "login handler returns."

@@ -2,8 +2,8 @@
 
 Place in the flow: :meth:`webop.client.api.Client.perform` acquires a slot before it sends a request
 that names a queue: the kind of its object, or the handlers that share the limit. Requests without a
-queue (Leases, peering, discovery, logins, Events, lists) never wait, so that a burst of objects
-cannot delay what keeps the operator alive.
+queue (Leases, peering, discovery, logins, Events, lists of watches) never wait, so that a burst of
+objects cannot delay what keeps the operator alive.
 """
 
 from __future__ import annotations

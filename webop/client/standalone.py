@@ -24,10 +24,10 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass
-class _Networking:
+class Networking:
     """Timeouts and pauses, in seconds; see :class:`webop.client.http.sessions.NetworkOptions`."""
 
-    error_backoffs: tuple[float, ...]
+    error_backoffs: tuple[float, ...] = ()
     connect_timeout: float | None = 5.0
     request_timeout: float | None = 60.0  # of several webhooks, each may take 30
     enforce_retry_after: bool = False
@@ -49,7 +49,7 @@ async def connect_command(
     vault = await _log_in() if info is None else Vault({"given": info})
     giving_up = asyncio.create_task(_give_up(vault))
     try:
-        async with Client(vault, _Networking(pauses)) as client:
+        async with Client(vault, Networking(pauses)) as client:
             yield client
     finally:
         giving_up.cancel()

@@ -14,13 +14,7 @@ from webop.client.http.failed_requests import choose_pause, parse_attempt
 from webop.client.http.requests import build_selection
 from webop.client.http.streams import StreamLimits
 from webop.client.watch_events import CHANGES, BrokenStreamError, parse_event
-from webop.errors import (
-    APIConnectionError,
-    APIGoneError,
-    APIServerError,
-    APITooManyRequestsError,
-    APIUnauthorizedError,
-)
+from webop.errors import TRANSIENT_ERRORS, APIGoneError, APIUnauthorizedError
 from webop.objects.status_conditions import find_condition, is_outdated
 
 if TYPE_CHECKING:
@@ -34,10 +28,8 @@ logger = logging.getLogger(__name__)
 _SILENCE = 90.0  # seconds; bookmarks come each minute, so the connection is dead then
 _PAUSES = (0.1, 1.0, 2.0, 5.0, 10.0)  # seconds
 _TRANSIENT = (
-    APIConnectionError,
+    *TRANSIENT_ERRORS,
     APIGoneError,
-    APIServerError,
-    APITooManyRequestsError,
     APIUnauthorizedError,  # the next list waits for other credentials, or fails
     BrokenStreamError,
     TimeoutError,

@@ -289,7 +289,7 @@ class LocalCluster:
         """Create a namespace with a generated name, and return the name.
 
         Raises:
-            ClusterError: the API server refuses it.
+            ClusterError: the API server refuses it, or does not respond.
         """
         body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"generateName": prefix}}
         (stored,) = self.apply(body)
@@ -297,7 +297,11 @@ class LocalCluster:
         return name
 
     def delete_namespace(self, name: str) -> None:
-        """Request the deletion of a namespace; only the controller manager completes it."""
+        """Request the deletion of a namespace; only the controller manager completes it.
+
+        Raises:
+            ClusterError: the API server refuses it, or does not respond.
+        """
         self.delete("v1", "Namespace", name)
 
     def apply(
@@ -318,7 +322,8 @@ class LocalCluster:
         Raises:
             ConfigurationError: a file does not exist or contains something else than objects,
                 or an object names another namespace.
-            ClusterError: the API server refuses an object; the previous ones stay applied.
+            ClusterError: the API server refuses an object, or does not respond; the previous ones
+                stay applied.
         """
         return self._get_client().apply(manifests, namespace, dry_run=dry_run)
 
@@ -328,7 +333,7 @@ class LocalCluster:
         """Return an object, such as ``get("v1", "ConfigMap", "one", "default")``; None if absent.
 
         Raises:
-            ClusterError: there is no such kind.
+            ClusterError: there is no such kind, or the API server does not respond.
         """
         return self._get_client().get(api_version, kind, name, namespace)
 
@@ -336,7 +341,7 @@ class LocalCluster:
         """Request the deletion of an object; finalizers can delay it.
 
         Raises:
-            ClusterError: the API server refuses it, or there is no such kind.
+            ClusterError: the API server refuses it or does not respond, or there is no such kind.
         """
         self._get_client().delete(api_version, kind, name, namespace)
 

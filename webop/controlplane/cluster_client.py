@@ -114,9 +114,9 @@ class AdminClient:
         self, method: str, api_version: str, kind: str, name: str, namespace: str | None
     ) -> Json | None:
         async def send(client: Client) -> Json | None:
-            resource = await self._find(client, api_version, kind)
-            path = resource.get_url(namespace=namespace or "default", name=name)
             with _explaining(f"Cannot {method.lower()} {kind} {name}"):
+                resource = await self._find(client, api_version, kind)
+                path = resource.get_url(namespace=namespace or "default", name=name)
                 try:
                     return dict(await client.request(method, path))
                 except APINotFoundError:
@@ -127,29 +127,29 @@ class AdminClient:
     async def _apply(
         self, client: Client, body: Json, namespace: str | None, *, dry_run: bool
     ) -> Json:
-        kind = await self._find(client, body["apiVersion"], body["kind"])
         metadata = body.get("metadata") or {}
         own, name = metadata.get("namespace"), metadata.get("name", "")
         what = f"{body['kind']} {name or metadata.get('generateName', '')}"
-        if kind.namespaced and own and namespace and own != namespace:
-            raise ConfigurationError(
-                f"{what} has the namespace {own!r}, but namespace= is {namespace!r}. Remove one of "
-                "them."
-            )
         params = {"fieldManager": _MANAGER, "fieldValidation": "Strict"}
         params |= {"dryRun": "All"} if dry_run else {}
         method, content_type = "POST", JSON
         if name:
             method, content_type, params["force"] = "PATCH", APPLY_PATCH, "true"
-        path = kind.get_url(namespace=own or namespace or "default", name=name or None)
         with _explaining(f"Cannot apply {what}"):
+            kind = await self._find(client, body["apiVersion"], body["kind"])
+            if kind.namespaced and own and namespace and own != namespace:
+                raise ConfigurationError(
+                    f"{what} has the namespace {own!r}, but namespace= is {namespace!r}. Remove "
+                    "one of them."
+                )
+            path = kind.get_url(namespace=own or namespace or "default", name=name or None)
             stored = dict(
                 await client.request(
                     method, path, params=params, body=body, content_type=content_type
                 )
             )
-        if stored["kind"] == "CustomResourceDefinition" and not dry_run:
-            await _wait_served(client, stored)
+            if stored["kind"] == "CustomResourceDefinition" and not dry_run:
+                await _wait_served(client, stored)
         return stored
 
     async def _find(self, client: Client, api_version: str, kind: str) -> Resource:
@@ -203,7 +203,8 @@ def _explaining(failure: str) -> Iterator[None]:
     try:
         yield
     except APIError as exc:
-        reason = str(exc).partition(": ")[2] or str(exc)
+        text = str(exc)
+        reason = text.partition(": ")[2] if text.startswith("Cannot ") else text
         raise ClusterError(f"{failure}: {reason}") from None
 
 

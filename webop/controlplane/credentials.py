@@ -74,7 +74,7 @@ class CredentialFiles:
         return self.tokens.read_text(encoding="ascii").partition(",")[0]
 
 
-def create_credentials(folder: Path, names: ServerNames) -> CredentialFiles:
+def create_credentials(folder: Path, names: ServerNames) -> None:
     """Create all credentials of a new cluster in its folder."""
     files = CredentialFiles(folder)
     ca = build_ca(names.ca_name)
@@ -95,7 +95,6 @@ def create_credentials(folder: Path, names: ServerNames) -> CredentialFiles:
         write_private(key, pair.key)
     token = secrets.token_urlsafe(32)
     write_private(files.tokens, f'{token},admin,admin,"{_ADMIN_GROUP}"\n'.encode())
-    return files
 
 
 def write_private(path: Path, content: bytes) -> None:

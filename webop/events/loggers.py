@@ -24,12 +24,10 @@ from typing import TYPE_CHECKING, Any
 from webop.aio.backoff import Backoff
 from webop.client.http.failed_requests import choose_pause
 from webop.errors import (
+    TRANSIENT_ERRORS,
     APIConflictError,
-    APIConnectionError,
     APIError,
-    APIServerError,
     APIStatusError,
-    APITooManyRequestsError,
     LoginError,
 )
 from webop.events.event_queue import CountedEvent, EventQueue, Loss, Message
@@ -196,7 +194,7 @@ class Poster:
         backoff, loss = counted.message.backoff or self._backoff, None
         try:
             await self._perform(client, counted)
-        except (APIConnectionError, APIServerError, APITooManyRequestsError, LoginError) as exc:
+        except (*TRANSIENT_ERRORS, LoginError) as exc:
             pause = choose_pause(backoff, exc, limit=_PAUSES[-1])
             if pause is not None:
                 if backoff is self._backoff:

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterable
 
 from webop.aio.backoff import Backoff, Once, format_pause
-from webop.client.auth.exec_plugins import login_is_over
+from webop.client.auth.exec_plugins import current_login
 from webop.client.auth.logins import (
     ABSENCE,
     LoginOutcome,
@@ -92,7 +92,7 @@ class Authenticator:
         """
         await self.wanted.wait()
         over = threading.Event()
-        login_is_over.set(over)  # in the context of this task and its threads
+        current_login.set(over)  # in the context of this task and its threads
         try:
             await self._keep_logged_in(needs_cluster=needs_cluster)
         finally:

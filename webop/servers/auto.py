@@ -11,6 +11,7 @@ import contextlib
 import enum
 import logging
 from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from webop.errors import WebopError
@@ -68,6 +69,7 @@ class WebhookAutoServer(WebhookServer):
                 yield config
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class WebhookAutoTunnel(BaseWebhookServer):
     """A server for known local clusters, and a tunnel for all others.
 
@@ -80,13 +82,12 @@ class WebhookAutoTunnel(BaseWebhookServer):
         path: the root path of the URLs; none by default.
     """
 
-    def __init__(
-        self, *, addr: str | None = None, port: int | None = None, path: str | None = None
-    ) -> None:
+    addr: str | None = None
+    port: int | None = None
+    path: str | None = None
+
+    def __post_init__(self) -> None:
         super().__init__()
-        self.addr = addr
-        self.port = port
-        self.path = path
 
     async def serve(self, fn: WebhookFn) -> AsyncGenerator[WebhookClientConfig, None]:
         """Serve by the server for the detected cluster, or by a tunnel."""

@@ -174,6 +174,8 @@ class Hosting:
         cluster: access to the API server; None without an operator.
         confirm: waits until the managed configurations in the cluster contain the CAs of the
             given config; returns at once without managed configurations.
+        is_elsewhere: returns whether a webhook that is not known here may be that of a replica of
+            another version (during a rollout).
         is_stopping: set by the operator when it begins to stop. From then on, each response closes
             its connection; new connections are still accepted.
         expiry: set by the server: until when its certificate is valid; None if unknown.
@@ -186,6 +188,7 @@ class Hosting:
     limits: ServingLimits = field(default_factory=DefaultLimits)
     cluster: ClusterAccess | None = None
     confirm: Callable[[WebhookClientConfig], Awaitable[None]] = _confirm_at_once
+    is_elsewhere: Callable[[], bool] = lambda: False
     is_stopping: bool = False
     expiry: dt.datetime | None = None
     is_settling: bool = False

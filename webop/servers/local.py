@@ -135,7 +135,7 @@ class WebhookServer(BaseWebhookServer):
 
     def __post_init__(self) -> None:
         super().__init__()
-        self._listening_port = 0
+        self._listener: Listener | None = None
         self._contexts: LiveContext | None = None
         self._hosting = Hosting()
         self._expiry = ExpiryWatch(self._hosting)
@@ -277,7 +277,8 @@ class WebhookServer(BaseWebhookServer):
     ) -> None:
         """Show a certificate to new connections from now on, and note its expiry.
 
-        Open connections stay as they are. A server with ``insecure=True`` ignores it.
+        Open connections stay as they are, unless the CAs of clients have changed meanwhile. A
+        server with ``insecure=True`` ignores it.
 
         Args:
             cert: the certificate in PEM, with the intermediate ones after it.
@@ -290,7 +291,8 @@ class WebhookServer(BaseWebhookServer):
                 previous certificate stays in use.
         """
         if self._contexts is not None:
-            await self._contexts.use(cert, key, password)
+            if await self._contexts.use(cert, key, password):
+                self._verify_again()
             self._expiry.note(cert)
 
     async def wait_for_trust(self, bundle: bytes) -> bool:
@@ -299,7 +301,7 @@ class WebhookServer(BaseWebhookServer):
         Returns:
             Whether it does.
         """
-        config = self.build_config(self._listening_port, bundle)
+        config = self.build_config(self._listener.port if self._listener else 0, bundle)
         try:
             # Not wait_for(): that of Python 3.11 can swallow a cancellation.
             async with asyncio.timeout(_TRUST_SECONDS):
@@ -342,8 +344,8 @@ class WebhookServer(BaseWebhookServer):
             async with Listener(
                 endpoint, addr, port, ssl_context=self._contexts, hosting=hosting
             ) as listener:
-                self._listening_port = listener.port
-                watching = asyncio.create_task(self._watch_clients(listener), name="CAs of clients")
+                self._listener = listener
+                watching = asyncio.create_task(self._watch_clients(), name="CAs of clients")
                 try:
                     yield self.build_config(listener.port, bundle)
                     async for bundle in bundles:
@@ -411,24 +413,29 @@ class WebhookServer(BaseWebhookServer):
             )
         return None
 
-    async def _watch_clients(self, listener: Listener) -> None:
-        """Check the files that verify clients for changes; then verify all clients again."""
+    async def _watch_clients(self) -> None:
+        """Check the files that verify clients for changes."""
         contexts, once = self._contexts, Once()
         if contexts is None or (self.verify_cafile is None and self.verify_capath is None):
             return
         while True:
             try:
                 if await contexts.reload_clients():
-                    listener.close_connections()
-                    logger.info("The changed CA certificates of clients are in use.")
-                    if self.context is not None:
-                        logger.warning("Restart the operator: context= does not forget old CAs.")
+                    self._verify_again()
                 once.forget("failure")
             except ConfigurationError as error:  # half-written: retry at the next check
                 if once.is_new("failure", str(error)):
                     text = "The changed CA certificates of clients are not in use: %s"
                     logger.error(text, error)  # noqa: TRY400 - a traceback would not help
             await asyncio.sleep(self.file_check_interval)
+
+    def _verify_again(self) -> None:
+        """Let all clients connect again, as other CAs verify them now."""
+        if self._listener is not None:
+            self._listener.close_connections()
+        logger.info("The changed CA certificates of clients are in use.")
+        if self.context is not None:
+            logger.warning("Restart the operator: context= does not forget old CAs.")
 
     async def _load(
         self, source: CertificateSource, current: Material | None, once: Once

@@ -9,6 +9,7 @@ import asyncio
 import base64
 import contextlib
 import datetime as dt
+import functools
 import logging
 import os
 import re
@@ -135,7 +136,7 @@ class WebhookServiceServer(WebhookServer):
             name=secret,
             hostnames=tuple(map(str, normalize_hostnames(names))),
             lifetime=self.certificate_lifetime,
-            extra=read_material(cafile=self.cafile, cadata=self.cadata).bundle,
+            read_extra=functools.partial(read_material, cafile=self.cafile, cadata=self.cadata),
             interval=self.poll_interval,
             settle=self.settle_time,
             overlap=self.overlap,

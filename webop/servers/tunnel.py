@@ -20,6 +20,7 @@ import re
 import shutil
 import time
 from collections.abc import AsyncGenerator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
@@ -46,6 +47,7 @@ _ADVICES = {
 }
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class WebhookTunnel(BaseWebhookServer):
     """A plain local server and a public address for it; subclasses implement :meth:`open`.
 
@@ -62,13 +64,12 @@ class WebhookTunnel(BaseWebhookServer):
     #: Seconds until a tunnel must have its first public address; includes downloading the agent.
     START_LIMIT: ClassVar[float] = 60.0
 
-    def __init__(
-        self, *, addr: str | None = None, port: int | None = None, path: str | None = None
-    ) -> None:
+    addr: str | None = None
+    port: int | None = None
+    path: str | None = None
+
+    def __post_init__(self) -> None:
         super().__init__()
-        self.addr = addr
-        self.port = port
-        self.path = path
 
     @abc.abstractmethod
     def open(self, upstream: str) -> AsyncGenerator[str, None]:
@@ -127,6 +128,7 @@ class WebhookTunnel(BaseWebhookServer):
             await asyncio.sleep(pause)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class WebhookNgrokTunnel(WebhookTunnel):
     """A local server for reviews behind a public address of ngrok, for remote clusters.
 
@@ -140,20 +142,9 @@ class WebhookNgrokTunnel(WebhookTunnel):
             downloads it.
     """
 
-    def __init__(
-        self,
-        *,
-        addr: str | None = None,
-        port: int | None = None,
-        path: str | None = None,
-        token: str | None = None,
-        region: str | None = None,
-        binary: str | os.PathLike[str] | None = None,
-    ) -> None:
-        super().__init__(addr=addr, port=port, path=path)
-        self.token = token
-        self.region = region
-        self.binary = binary
+    token: str | None = None
+    region: str | None = None
+    binary: str | os.PathLike[str] | None = None
 
     async def open(self, upstream: str) -> AsyncGenerator[str, None]:
         """Run an agent; yield the public URL (:meth:`WebhookTunnel.open`)."""

@@ -14,7 +14,7 @@ import functools
 import random
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, Final, Self, overload
 from urllib.parse import parse_qsl, urlsplit
@@ -31,6 +31,7 @@ from webop.client.current_client import current_client
 from webop.client.discovery import discover
 from webop.client.http import transport
 from webop.client.objects import AsyncClient, SyncClient
+from webop.client.standalone import Networking
 from webop.context.child_store import ChildStore, Names
 from webop.context.children import Children, SyncChildren
 from webop.context.cluster_view import ClusterView
@@ -268,7 +269,7 @@ class FakeClient(AsyncClient):
         vault = Vault({"fake": ConnectionInfo(server="https://fake.invalid")})
         return Client(
             vault,
-            _Options(),
+            Networking(),
             transport_factory=lambda _: _Transport(self._server, self._lock),
         )
 
@@ -329,17 +330,6 @@ def _find_reconciler(
     if registry is not None:
         where = "the given registry"
     raise TypeError(f"{name}() is no function with @webop.reconcile in {where}.")
-
-
-@dataclass
-class _Options:
-    """See :class:`webop.client.http.sessions.NetworkOptions`."""
-
-    error_backoffs: tuple[float, ...] = ()
-    connect_timeout: float | None = None
-    request_timeout: float | None = 60.0
-    enforce_retry_after: bool = False
-    trust_env: bool = False
 
 
 def _list_other_kinds() -> list[Kind]:

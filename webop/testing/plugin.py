@@ -69,9 +69,11 @@ def webop_namespace(webop_cluster: LocalCluster, webop_kubeconfig: Path) -> Iter
     The deletion completes only with kube-controller-manager. Until then, the namespace accepts no
     new objects.
     """
+    from webop.errors import WebopError  # noqa: PLC0415 - only if it is used
+
     name = webop_cluster.create_namespace()
     yield name
-    with contextlib.suppress(OSError):  # the test may have killed the API server
+    with contextlib.suppress(WebopError):  # the test may have killed the API server
         webop_cluster.delete_namespace(name)
 
 

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.kit.suites import run_suite
 
 if TYPE_CHECKING:
@@ -26,6 +28,25 @@ def test_each_worker_has_a_cluster_and_the_report_names_the_version(
     summary = r"^webop: ran against Kubernetes v1\.\d+\.\d+ \(.*\), 2 clusters$"
     assert re.search(summary, output, re.MULTILINE)
     assert not [path for path in (cache / "clusters").iterdir() if path.is_dir()]
+
+
+_KILLING_TESTS = """
+import pytest
+from webop.testing import ClusterError
+
+def test_it(webop_cluster, webop_namespace):
+    webop_cluster.kill_apiserver()
+    for call in (webop_cluster.get, webop_cluster.delete):
+        with pytest.raises(ClusterError, match="Cannot (get|delete) ConfigMap one: no connection"):
+            call("v1", "ConfigMap", "one")
+"""
+
+
+@pytest.mark.usefixtures("use_real_assets")
+def test_a_test_may_leave_the_api_server_killed(tmp_path: Path) -> None:
+    output = run_suite(tmp_path, {"test_it.py": _KILLING_TESTS}, *_OPTIONS)
+    assert "1 passed" in output
+    assert "1 error" not in output
 
 
 def test_a_run_without_the_fixtures_builds_nothing_and_says_nothing_at_the_end(

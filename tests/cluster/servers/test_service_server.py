@@ -131,6 +131,19 @@ async def test_further_authorities_are_advertised_and_all_are_dumped(
         assert split_certificates(dump.read_bytes()) == expected
 
 
+async def test_a_changed_file_of_further_authorities_is_advertised(
+    cluster: Secrets, tmp_path: Path
+) -> None:
+    cafile = tmp_path / "ca.pem"
+    cafile.write_bytes(build_ca("extra").cert)
+    async with replicate(cluster, cafile=cafile) as replica:
+        own, changed = cluster.get_data("ca.crt"), build_ca("changed").cert
+        cafile.write_bytes(changed)
+        expected = (*split_certificates(own), changed)
+        await eventually(lambda: split_certificates(replica.get_bundle()) == expected)
+        assert cluster.count_writes() == 1
+
+
 async def test_with_files_there_is_no_secret(cluster: Secrets, tmp_path: Path) -> None:
     ca = build_ca("ca")
     certfile, pkeyfile = save(sign(ca), tmp_path)
@@ -157,6 +170,7 @@ async def test_mistakes_are_named_with_their_remedies(cluster: Secrets) -> None:
     assert "namespace= of" in await fail(cluster, namespace="a b")
     assert "from 1 to 65535, got 70000" in await fail(cluster, service_port=70000)
     assert "'ä..b' is not a valid host name" in await fail(cluster, extra_sans=["ä..b"])
+    assert "cafile='absent.pem'" in await fail(cluster, cafile="absent.pem")
     assert "too short" in await fail(cluster, certificate_lifetime=dt.timedelta(seconds=1))
     cluster.namespace = None
     assert "namespace=" in await fail(cluster)

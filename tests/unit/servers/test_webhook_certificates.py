@@ -22,6 +22,7 @@ from tests.kit.webhook_servers import (
     REVIEW,
     Recorder,
     build_context,
+    collect,
     connect,
     get_bundle,
     get_port,
@@ -406,6 +407,38 @@ async def test_a_changed_ca_of_clients_counts_and_the_removed_one_is_refused(
                 await kept.post(url, json=REVIEW)
 
 
+async def test_a_ca_of_clients_that_is_removed_with_a_new_certificate_verifies_no_open_connection(
+    fn: Recorder, ca: KeyPair, client_pair: KeyPair, tmp_path: Path
+) -> None:
+    file = tmp_path / "clients.pem"
+    file.write_bytes(ca.cert)
+    pair, next_pair = (build_certificate_self_signed(["localhost"]) for _ in range(2))
+    is_due, is_used = asyncio.Event(), asyncio.Event()
+
+    class Server(webop.WebhookServer):
+        async def watch_certificate(self) -> AsyncGenerator[bytes | None, None]:
+            await self.use_certificate(pair.cert, pair.key)
+            yield pair.cert
+            await is_due.wait()
+            await self.use_certificate(next_pair.cert, next_pair.key)
+            is_used.set()
+
+    # The next check of the CAs is far away.
+    server = Server(port=0, verify_cafile=file, file_check_interval=600)
+    async with (
+        collect(server, fn) as configs,
+        httpx.AsyncClient(verify=trust(pair.cert, client=client_pair), trust_env=False) as kept,
+    ):
+        url = get_url(await configs.get())
+        assert (await kept.post(url, json=REVIEW)).status_code == 200
+        file.write_bytes(build_ca("the-next-authority").cert)
+        is_due.set()
+        await is_used.wait()
+        with contextlib.suppress(httpx.TransportError):
+            assert (await kept.post(url, json=REVIEW)).status_code == 503
+    assert len(fn.calls) == 1
+
+
 async def test_a_handshake_that_began_before_its_ca_was_removed_is_cut(
     fn: Recorder, ca: KeyPair, client_pair: KeyPair, tmp_path: Path, caplog: Any
 ) -> None:
@@ -498,3 +531,18 @@ async def test_a_ca_of_clients_that_is_withdrawn_right_after_it_was_loaded_is_no
     cafile.write_bytes(build_ca("another").cert)
     assert await contexts.reload_clients()
     assert not await contexts.reload_clients()
+
+
+async def test_a_ca_of_clients_that_is_withdrawn_with_an_unusable_certificate_is_noticed(
+    ca: KeyPair, pair: KeyPair, tmp_path: Path
+) -> None:
+    cafile = tmp_path / "clients.pem"
+    cafile.write_bytes(ca.cert)
+    contexts = LiveContext(cafile=cafile)
+    before = contexts()
+    cafile.write_bytes(build_ca("another").cert)
+    with pytest.raises(ssl.SSLError):
+        await contexts.use(pair.cert, ca.key, None)
+    assert contexts() is before
+    assert await contexts.reload_clients()
+    assert contexts() is not before

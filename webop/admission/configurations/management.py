@@ -54,11 +54,9 @@ from webop.client.api import Client
 from webop.client.self_review import review_self
 from webop.context.operator_context import OperatorContext
 from webop.errors import (
+    TRANSIENT_ERRORS,
     APIConflictError,
-    APIConnectionError,
     APIError,
-    APIServerError,
-    APITooManyRequestsError,
     ConfigurationError,
     LoginError,
 )
@@ -69,13 +67,7 @@ from webop.servers.base import WebhookClientConfig
 
 logger = logging.getLogger(__name__)
 
-_TRANSIENT = (
-    APIConnectionError,
-    APIServerError,
-    APITooManyRequestsError,
-    APIConflictError,
-    LoginError,
-)
+_TRANSIENT = (*TRANSIENT_ERRORS, APIConflictError, LoginError)
 _RETRY_PAUSE = 1.0  # seconds; the client has retried for a while already
 _PAUSES = (2.0, 4.0, 8.0, 16.0, 32.0, 60.0)  # seconds; after each refusal in a row
 _AFTERMATH = 30.0  # seconds; API servers may still call webhooks that were removed, and retry

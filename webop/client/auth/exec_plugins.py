@@ -45,8 +45,8 @@ _OUTPUT_LIMIT = 4 << 20  # bytes; credentials have some thousands
 _CHUNK = 1 << 16  # bytes
 _POLLING = 0.2  # how often to check whether the operator still waits for the plugin
 
-login_is_over: ContextVar[threading.Event | None] = ContextVar("login_is_over", default=None)
-"""Set when the login is cancelled; its plugins are stopped then."""
+current_login: ContextVar[threading.Event | None] = ContextVar("current_login", default=None)
+"""Inside a login: the event that is set when it is cancelled; its plugins are stopped then."""
 
 _KIND = "The exec plugin failed."
 _TEXT_LIMIT = 500  # characters of a plugin's error output in error messages
@@ -247,7 +247,7 @@ def _communicate(process: subprocess.Popen[bytes], limit: float) -> tuple[bytes,
             prevent the process of the operator from ending.
         OverflowError: it prints too much.
     """
-    deadline, is_over = time.monotonic() + limit, login_is_over.get() or threading.Event()
+    deadline, is_over = time.monotonic() + limit, current_login.get() or threading.Event()
     texts = {stream: bytearray() for stream in (process.stdout, process.stderr) if stream}
     with selectors.DefaultSelector() as selector:
         for stream in texts:

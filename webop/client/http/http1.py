@@ -196,11 +196,11 @@ class Connection(asyncio.BufferedProtocol):
     def send(self, request: bytes) -> HTTPResponse:
         """Send an encoded request, not of HEAD; return its response, which has not arrived yet."""
         self._is_set_up = True
-        self._response = HTTPResponse(self)
+        response = self._response = HTTPResponse(self)
         self._head_size = 0
         if self._tls is None:
             self._transport.write(request)
-            return self._response
+            return response
         try:
             done = self._tls.write(request)
             while done < len(request):
@@ -208,7 +208,7 @@ class Connection(asyncio.BufferedProtocol):
         except ssl.SSLError as exc:
             self._fail(f"TLS has failed: {exc}")
         self._flush()
-        return self._response
+        return response
 
     def resume_reading(self) -> None:
         """Resume reading after a slow consumer."""

@@ -53,9 +53,8 @@ class LiveContext:
         if isinstance(cadata, bytes) and b"-----BEGIN" in cadata:
             cadata = cadata.decode("ascii", "replace")  # bytes would count as DER
         self._locations = (cafile, capath, cadata)
-        self._clients: list[bytes] = []  # what verifies clients, as it was loaded
-        self._current = self._build()
         self._pair: tuple[bytes, bytes | None, str | None] | None = None
+        self._current, self._clients = self._load(None)
         self._lock = asyncio.Lock()
         #: Whether the given context already has a certificate.
         self.has_certificate = given is not None and find_presented(given) is not None
@@ -64,18 +63,24 @@ class LiveContext:
         """Return the context for a new connection."""
         return self._current
 
-    async def use(self, cert: bytes, key: bytes | None, password: str | None) -> None:
+    async def use(self, cert: bytes, key: bytes | None, password: str | None) -> bool:
         """Use a certificate for new connections; after an error, the previous one stays in use.
+
+        Returns:
+            Whether other CAs verify new connections from now on.
 
         Raises:
             ConfigurationError: a test handshake presents another certificate.
             ssl.SSLError: this is not PEM, or the key does not belong to the certificate.
         """
         async with self._lock:
-            await self._replace((cert, key, password))
+            return await self._replace((cert, key, password))
 
     async def reload_clients(self) -> bool:
-        """Verify new connections by what the files contain now; return whether that is new.
+        """Verify new connections by what the files contain now.
+
+        Returns:
+            As for :meth:`use`.
 
         Raises:
             ConfigurationError: they cannot be loaded; the previous CAs stay in use.
@@ -83,16 +88,17 @@ class LiveContext:
         async with self._lock:
             if await call_in_dedicated_thread(self._read_clients) == self._clients:
                 return False
-            await self._replace(self._pair)
-            return True
+            return await self._replace(self._pair)
 
-    async def _replace(self, pair: tuple[bytes, bytes | None, str | None] | None) -> None:
+    async def _replace(self, pair: tuple[bytes, bytes | None, str | None] | None) -> bool:
+        before = self._clients
         if self._given is not None:
             # Not in a thread: no handshake may see the certificate without its key.
-            self._current = self._load(pair)
+            self._current, self._clients = self._load(pair)
         else:
-            self._current = await call_in_dedicated_thread(self._load, pair)
+            self._current, self._clients = await call_in_dedicated_thread(self._load, pair)
         self._pair = pair
+        return self._clients != before
 
     def _read_clients(self) -> list[bytes]:
         """Read the content of ``cafile`` and of the files in ``capath``."""
@@ -105,23 +111,29 @@ class LiveContext:
             raise _build_error("read", "verify_capath", capath, error) from error
         return contents + [read_file(file, "verify_capath") for file in files]
 
-    def _load(self, pair: tuple[bytes, bytes | None, str | None] | None) -> ssl.SSLContext:
-        context = self._build()
-        if pair is None:
-            return context
-        cert, key, password = pair
+    def _load(
+        self, pair: tuple[bytes, bytes | None, str | None] | None
+    ) -> tuple[ssl.SSLContext, list[bytes]]:
+        """Return a context, and the content of the files with the CAs of clients in it."""
+        context, clients = self._build()
+        if pair is not None:
+            self._load_pair(context, *pair)
+        return context, clients
+
+    def _load_pair(
+        self, context: ssl.SSLContext, cert: bytes, key: bytes | None, password: str | None
+    ) -> None:
         load_key_material(context, cert, key, password)
         if self._given is None:
-            return context
+            return
         shown, found = find_presented(context), find_certificates(cert)
         if shown and found and shown != ssl.PEM_cert_to_DER_cert(found[0].decode("ascii")):
             raise ConfigurationError(
                 "The context= of the webhook server still presents another certificate, which has "
                 "another type of key. Remove context=, or restart the operator."
             )
-        return context
 
-    def _build(self) -> ssl.SSLContext:
+    def _build(self) -> tuple[ssl.SSLContext, list[bytes]]:
         context = self._given
         if context is None:
             context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -133,7 +145,7 @@ class LiveContext:
         if self._mode is not None:
             context.verify_mode = self._mode
         if self._locations == (None, None, None):
-            return context
+            return context, []
         try:
             if self._locations[1] is not None:
                 os.scandir(self._locations[1]).close()  # OpenSSL ignores an absent one
@@ -147,8 +159,7 @@ class LiveContext:
             ) from error
         if self._mode is None and context.verify_mode == ssl.CERT_NONE:
             context.verify_mode = ssl.CERT_REQUIRED
-        self._clients = clients
-        return context
+        return context, clients
 
 
 def find_presented(context: ssl.SSLContext) -> bytes | None:

@@ -18,11 +18,12 @@ import datetime as dt
 import logging
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from webop.aio.backoff import Once
+from webop.aio.dedicated_threads import call_in_dedicated_thread
 from webop.errors import (
     APIConflictError,
     APIError,
@@ -156,7 +157,7 @@ class SecretSource(CertificateSource):
         name: of the Secret.
         hostnames: those that the certificate needs; the first is the common name.
         lifetime: of the certificates that webop makes.
-        extra: CA certificates to trust beside those in the Secret.
+        read_extra: reads the CA certificates to trust beside those in the Secret.
     """
 
     interval: float
@@ -165,9 +166,9 @@ class SecretSource(CertificateSource):
     name: str
     hostnames: tuple[str, ...]
     lifetime: dt.timedelta
-    extra: bytes | None = None
-    _used: Content = Content(is_own=True)
-    _used_since: float = 0.0  # by the monotonic clock
+    read_extra: Callable[[], Material] = Material
+    _loaded: Content = Content(is_own=True)
+    _loaded_since: float = 0.0  # by the monotonic clock
     _once: Once = field(default_factory=Once)
 
     def __post_init__(self) -> None:
@@ -176,14 +177,15 @@ class SecretSource(CertificateSource):
 
     async def load(self) -> Material:
         """Read the Secret; write a certificate first, if one is due and nobody else is faster."""
+        extra = await call_in_dedicated_thread(self.read_extra)  # a networked disk can be slow
         try:
             content = parse_secret(document := await self._read())
-            if content.pair is None and self._used.pair is None:
+            if content.pair is None and self._loaded.pair is None:
                 # A replica that serves knows the CAs in use: it writes the next certificate first.
                 await asyncio.sleep(_PRECEDENCE * self.interval)
                 content = parse_secret(document := await self._read())
             # Who has made a Secret that is gone will make it again.
-            is_own = content.is_own and (self._used.is_own or document is not None)
+            is_own = content.is_own and (self._loaded.is_own or document is not None)
             if is_own and (planned := self._plan(content)) is not None:
                 absent = {"metadata": {"name": self.name, "namespace": self.namespace}}
                 body = build_secret(document or absent, *planned)
@@ -202,12 +204,12 @@ class SecretSource(CertificateSource):
                 f"{self._title} has no certificate that can be used in tls.crt and tls.key. "
                 "Waiting for its owner; delete it to let webop make one."
             )
-        if self._used.is_own and not content.is_own:
+        if self._loaded.is_own and not content.is_own:
             logger.info("%s was not made by webop: webop only reads it.", self._title)
-        if content.pair != self._used.pair:
-            self._used_since = time.monotonic()
-        self._used = content
-        bundle = join_bundles(*(content.cas[:1] if content.is_own else content.cas), self.extra)
+        if content.pair != self._loaded.pair:
+            self._loaded_since = time.monotonic()
+        self._loaded = content
+        bundle = join_bundles(*(content.cas[:1] if content.is_own else content.cas), extra.bundle)
         # Old CAs in the Secret show that others may still use an old certificate.
         is_recent = len(content.cas) > 1 or content.is_recent(dt.timedelta(seconds=self.overlap))
         return Material(content.pair.cert, content.pair.key, bundle, is_recent)
@@ -229,9 +231,9 @@ class SecretSource(CertificateSource):
             others = () if has_names else sorted(present.difference(self.hostnames))
             made, new = certs.build_certificate_of_own_ca((*self.hostnames, *others), self.lifetime)
             # The replicas go on with the previous certificate for a while.
-            return made, tuple(dict.fromkeys((new, *ca, *self._used.cas[:1])))
-        pair, is_over = content.pair, time.monotonic() >= self._used_since + self.overlap
-        if pair is not None and pair == self._used.pair and content.cas != ca and is_over:
+            return made, tuple(dict.fromkeys((new, *ca, *self._loaded.cas[:1])))
+        pair, is_over = content.pair, time.monotonic() >= self._loaded_since + self.overlap
+        if pair is not None and pair == self._loaded.pair and content.cas != ca and is_over:
             return pair, ca
         return None
 

@@ -157,6 +157,9 @@ class _Exchange:
     """One review in its task: its body in memory, its deadline, and its only response.
 
     At the deadline, the timer sends the response, even if the function ignores its cancellation.
+
+    Order of the calls: :meth:`start` unless the head is refused, :meth:`read_body` and
+    :meth:`hold`, then :meth:`end` in any case, and :meth:`send` last.
     """
 
     webhook: str | None = None

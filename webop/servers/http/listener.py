@@ -64,7 +64,7 @@ class Listener:
         host: the address or name to listen on (all addresses of a name); empty for all interfaces.
         port: the port to listen on; 0 for a free one, see :attr:`port`.
         ssl_context: returns the TLS context for a new connection; None for plain HTTP. The
-            contexts may differ in their certificates only.
+            contexts may differ in their certificates, and in the CAs that verify clients.
         hosting: the limits; by default, the current one.
 
     Raises:
@@ -205,6 +205,7 @@ class Listener:
             return False
         protocol = HTTPProtocol(self._config, self._state, {}, self._loop)
         if self._state.slots.take(protocol, address[0]):
+            # A task that is cancelled before it begins would not free the slot.
             protocol.cancel = connection.close
             task = self._loop.create_task(self._connect(connection, protocol))
             self._handshakes[task] = protocol

@@ -57,11 +57,6 @@ _MAX_DROPPED = 1024 * 1024  # bytes after the last request
 class _RefusedError(Exception):
     """A request breaks a limit or a rule; the argument is the response, or None."""
 
-    @property
-    def response(self) -> Response | None:
-        response: Response | None = self.args[0]
-        return response
-
 
 class HTTPProtocol(asyncio.BufferedProtocol):
     """One connection. The arguments are those that uvicorn passes to its protocols.
@@ -80,7 +75,7 @@ class HTTPProtocol(asyncio.BufferedProtocol):
             server_state.read_buffer = memoryview(bytearray(_READ_SIZE))
         self._slots: Slots = server_state.slots
         self._buffer: memoryview = server_state.read_buffer
-        #: Ends the TLS handshake.
+        #: Ends the TLS handshake; our listener sets it before. None under another server.
         self.cancel: Callable[[], object] | None = None
         self._is_cancelled = False
 
@@ -204,7 +199,7 @@ class _Connection(HttpToolsProtocol):
         except httptools.HttpParserError as error:
             refused = error.__context__
             if isinstance(refused, _RefusedError):
-                self._stop_parsing(refused.response)
+                self._stop_parsing(refused.args[0])
             elif isinstance(error, httptools.HttpParserCallbackError):
                 self._stop_parsing(_MALFORMED_URL)
             else:

@@ -46,6 +46,7 @@ class Cluster:
             :class:`~.webhooks.Review`. Its answer is an AdmissionReview, or a Refusal if the
             webhook could not be called. Without it, no webhooks are called.
         observers: called after each change of the store.
+        kinds: the kinds that are served; the lags of their coming can be set there.
 
     Args:
         now: the wall clock, aware and in UTC.
@@ -64,7 +65,8 @@ class Cluster:
     ) -> None:
         self.admit: Callable[[Review], Verdict] | None = None
         self._store = Store()
-        self._kinds = Kinds(self._store, now, kinds)
+        self.observers = self._store.observers
+        self.kinds = Kinds(self._store, now, kinds)
         self._writer = Writer(self._store, now, rng)
         self._writer.owners = Owners() if applies else None
         self._now = now
@@ -76,11 +78,6 @@ class Cluster:
     def version(self) -> int:
         """The resource version of the latest change."""
         return self._store.version
-
-    @property
-    def observers(self) -> list[Callable[[Change], None]]:
-        """The functions that are called after each change of the store."""
-        return self._store.observers
 
     @property
     def lag(self) -> int | Callable[[str], int]:
@@ -121,11 +118,6 @@ class Cluster:
     @quota.setter
     def quota(self, quota: Quota | None) -> None:
         self._writer.quota = quota
-
-    @property
-    def kinds(self) -> Kinds:
-        """The kinds that are served: the lags of their coming can be set here."""
-        return self._kinds
 
     def get_objects(self, resource: str) -> dict[str, Json]:
         """Return the objects of a resource by "namespace/name", or by name; never modify them."""
@@ -181,11 +173,6 @@ class Cluster:
         }
         self._command("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", body)
 
-    def remove_kind(self, group: str, plural: str) -> None:
-        """Delete the CRD of a kind, and its objects; what finalizers hold stays for now."""
-        path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-        self._command("DELETE", f"{path}/{plural}.{group}")
-
     def add_namespace(self, name: str) -> None:
         """Create a namespace."""
         body = {"metadata": {"name": name}}
@@ -198,7 +185,7 @@ class Cluster:
             Whether it is gone: while finalizers hold objects in it, it is not.
         """
         held = False
-        for kind in self._kinds.list_served():
+        for kind in self.kinds.list_served():
             table = self._store.tables[kind.resource]
             for key in [key for key in table.objects if key.startswith(f"{name}/")]:
                 path = f"/{'apis' if kind.group else 'api'}/{kind.api_version}/namespaces/"
@@ -253,7 +240,7 @@ class Cluster:
             root, _, rest = path.strip("/").partition("/")
             if root == "apis" or (root == "api" and rest.count("/") == 0):
                 is_aggregated = _AGGREGATED in request.headers.get("accept", "")
-                told = self._kinds.list_told()
+                told = self.kinds.list_told()
                 return Response(200, discover(path, told, is_aggregated=is_aggregated))
         target = self._find_target(request)
         if target.name:
@@ -304,7 +291,7 @@ class Cluster:
         crd = target.table.objects.get(target.key)
         if target.kind.resource == CRDS and crd is not None:
             stamp = self._writer.stamp()
-            state = self._kinds.begin_deletion(crd, stamp, target.request)
+            state = self.kinds.begin_deletion(crd, stamp, target.request)
             return Response(200, state)
         return (yield from self._writer.delete(target, options))
 
@@ -324,7 +311,7 @@ class Cluster:
         if len(parts) > 2 and parts[0] == "namespaces" and parts[2] not in {"status", "finalize"}:
             namespace, parts = parts[1], parts[2:]
         plural, name, subresource = (*parts, "", "")[:3]  # the rest does not matter
-        kind = self._kinds.find(group, version, plural)
+        kind = self.kinds.find(group, version, plural)
         if kind is None:
             if any(group == one.group for one in BUILT_IN):
                 message = "the server could not find the requested resource"

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -27,6 +27,7 @@ from tests.kit.scripted_server import (
 from tests.kit.virtual_time import AdvancingLoop
 from tests.kit.waiting import eventually
 from webop.client.auth.vault import ConnectionInfo
+from webop.client.http import http1
 from webop.client.http.streams import StreamLimits
 from webop.errors import (
     APIConnectionError,
@@ -226,6 +227,42 @@ async def test_a_request_into_a_kept_connection_that_is_closed_is_repeated_if_it
                 await client.request(method, "/x")
         assert len(requests) == 1
         assert server.accepted == 1 + is_repeated
+
+
+@pytest.mark.parametrize("method", ["PATCH", "POST"])
+async def test_a_request_that_tls_cannot_write_counts_as_not_sent(
+    method: str, tls: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class FailingTLS:
+        """Fails at the second request."""
+
+        def __init__(self, tls: ssl.SSLObject) -> None:
+            self._tls = tls
+            self._count = 0
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._tls, name)
+
+        def write(self, data: bytes) -> int:
+            self._count += 1
+            if self._count == 2:
+                raise ssl.SSLError(1, "protocol is shutdown")
+            return self._tls.write(data)
+
+    async def secure(self: Any, context: ssl.SSLContext, hostname: str) -> None:
+        await original(self, context, hostname)
+        self._tls = FailingTLS(self._tls)
+
+    original = http1.Connection.secure
+    monkeypatch.setattr(http1.Connection, "secure", secure)
+    async with playing(echo, tls) as server, server.connect() as client:
+        await client.request("GET", "/x")
+        if method == "PATCH":
+            assert await client.request(method, "/x") == {}
+        else:
+            with pytest.raises(APIConnectionError, match="protocol is shutdown"):
+                await client.request(method, "/x")
+        assert server.accepted == 1 + (method == "PATCH")
 
 
 async def test_a_request_is_not_repeated_once_its_answer_has_begun() -> None:
