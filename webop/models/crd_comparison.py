@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from webop.models.cel_rules import INT_OR_STRING, PRESERVE, RULES
+from webop.models.cel_rules import INT_OR_STRING, LIST_KEYS, PRESERVE, RULES
 from webop.models.schema import Schema
 
 _UPPER: Final = ("maximum", "maxLength", "maxItems", "maxProperties")
@@ -97,6 +97,10 @@ def _compare_limits(old: Schema, new: Schema, place: str) -> Iterator[str]:
     for key in _EQUAL:
         if key in new and new[key] != old.get(key):
             yield f"{place}: {key} becomes {new[key]!r}"
+    before, after = (each.get(LIST_KEYS, ()) for each in (old, new))
+    if after and (gone := [key for key in before if key not in after]):
+        names = " and ".join(map(repr, gone))
+        yield f"{place}: items that differ only in {names} are no longer allowed"
     yield from _compare_values(old, new, place)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 import textwrap
 from pathlib import Path
@@ -11,6 +12,10 @@ import pytest
 import yaml
 
 import webop.testing
+from tests.kit.cli_runner import invoke
+from tests.kit.exec_plugins import build_kubeconfig
+from tests.kit.http_relay import Relay
+from tests.kit.waiting import eventually
 from webop.controlplane.cluster import LocalCluster
 
 MODEL = """
@@ -91,6 +96,36 @@ async def test_what_breaks_stored_objects_is_named_and_not_applied(folder: Folde
     assert "spec.count is removed" in err
     code, out, _ = await folder.run("--check", "models.py")
     assert (code, out) == (0, f"crates.{folder.group}: is the same\n")
+
+
+KEYED = """
+    from typing import Annotated
+
+    import webop
+
+    class Port(webop.Struct):
+        name: str
+        protocol: str = "TCP"
+
+    class CrateSpec(webop.Struct):
+        ports: Annotated[list[Port], webop.ListKeys({field})] = []
+
+    @webop.resource("{group}", "v1")
+    class Crate(webop.Model):
+        spec: CrateSpec
+"""
+
+
+async def test_a_list_whose_items_need_fewer_keys_is_named_and_not_applied(folder: Folder) -> None:
+    folder.write("'name', 'protocol'", KEYED)
+    await folder.run("apply", "models.py")
+    folder.write("'name'", KEYED)
+    text = "spec.ports: items that differ only in 'protocol' are no longer allowed"
+    code, out, _ = await folder.run("--check", "models.py")
+    assert (code, out) == (1, f"crates.{folder.group}: v1: {text}\n")
+    code, out, err = await folder.run("apply", "models.py")
+    assert (code, out) == (1, "")
+    assert text in err
 
 
 async def test_a_conflict_of_owners_does_not_hide_what_breaks_and_has_its_own_option(
@@ -208,3 +243,21 @@ async def test_a_definition_with_converters_is_changed_without_a_conflict(folder
     folder.write(model=VERSIONS.replace("count: int = 1\n", "count: int = 1; color: str = ''\n"))
     code, out, err = await folder.run("apply", "models.py")
     assert (code, out) == (0, f"crates.{folder.group}: applied\n"), err
+
+
+async def test_the_command_ends_when_a_new_version_is_served(
+    folder: Folder, relayed: Relay, tmp_path: Path
+) -> None:
+    await folder.run("apply", "models.py")
+    folder.write(model=VERSIONS)
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(json.dumps(build_kubeconfig({}, server=relayed.server.url)))
+    relayed.hidden.add(folder.group)
+    args = ("crd", "apply", "--force", str(tmp_path / "models.py"))
+    variables = {"KUBECONFIG": str(kubeconfig), "HOME": str(tmp_path)}
+    command = asyncio.create_task(asyncio.to_thread(invoke, *args, env=variables))
+    await eventually(lambda: relayed.discoveries or command.done(), "a look at what is served")
+    assert not command.done()
+    relayed.hidden.clear()
+    result = await command
+    assert (result.exit_code, result.stdout) == (0, f"crates.{folder.group}: applied\n")

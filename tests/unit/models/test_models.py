@@ -287,6 +287,15 @@ def change(**properties: Any) -> dict[str, Any]:
 INTEGER, STRING = {"type": "integer"}, {"type": "string"}
 
 
+def list_by(*keys: str) -> dict[str, Any]:
+    return {
+        "type": "array",
+        "items": {"type": "object"},
+        "x-kubernetes-list-type": "map",
+        "x-kubernetes-list-map-keys": list(keys),
+    }
+
+
 @pytest.mark.parametrize(
     ("before", "after", "problems"),
     [
@@ -318,6 +327,17 @@ INTEGER, STRING = {"type": "integer"}, {"type": "string"}
             {"type": "array", "items": INTEGER},
             {"type": "array", "items": STRING},
             ["spec.x[] changes from integer to string"],
+        ),
+        (list_by("a"), list_by("a", "b"), []),
+        (
+            list_by("a"),
+            {**list_by(), "x-kubernetes-list-type": "atomic"},
+            ["spec.x: x-kubernetes-list-type becomes 'atomic'"],
+        ),
+        (
+            list_by("a", "b"),
+            list_by("a"),
+            ["spec.x: items that differ only in 'b' are no longer allowed"],
         ),
     ],
 )

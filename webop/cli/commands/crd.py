@@ -13,10 +13,12 @@ import click
 
 from webop.admission.configurations.crd_conversions import build_conversion
 from webop.cli.commands.crd_migration import migrate
+from webop.cli.manifests.kinds import parse_definition
 from webop.cli.manifests.yaml_text import dump
 from webop.cli.options import load_quietly, source_options
 from webop.cli.required_rights import find_models
 from webop.client.api import Client
+from webop.client.discovery import discover
 from webop.client.http.requests import APPLY_PATCH, Call, encode_yaml
 from webop.client.standalone import connect_command
 from webop.errors import APINotFoundError, APIStatusError
@@ -259,18 +261,17 @@ async def _send(
 
 
 async def _wait_served(client: Client, wanted: dict[str, Any]) -> None:
-    """Wait until a kind is served.
+    """Wait until all versions of a kind are served; "Established" says nothing of new versions.
 
     Raises:
-        click.ClickException: it is not served in time.
+        click.ClickException: one of them is not served in time.
     """
-    name = wanted["metadata"]["name"]
+    name, kinds = wanted["metadata"]["name"], {*parse_definition(wanted["spec"])}
     deadline = asyncio.get_running_loop().time() + _PATIENCE
-    while asyncio.get_running_loop().time() < deadline:
-        present = await client.get(CRDS, None, name)
-        conditions = {each["type"]: each for each in (present["status"].get("conditions") or ())}
-        if conditions.get("Established", {}).get("status") == "True":
-            return
+    while not kinds <= (await discover(client, [wanted["spec"]["group"]])).resources:
+        if asyncio.get_running_loop().time() > deadline:
+            present = await client.get(CRDS, None, name)
+            conditions = {each["type"]: each for each in present["status"].get("conditions") or ()}
+            why = conditions.get("NamesAccepted", {}).get("message") or "no reason is known"
+            raise click.ClickException(f"{name} was applied, but is not served: {why}")
         await asyncio.sleep(0.2)
-    why = conditions.get("NamesAccepted", {}).get("message") or "no reason is known"
-    raise click.ClickException(f"{name} was applied, but is not served: {why}")
