@@ -39,11 +39,16 @@ class _Aliases(MetaPathFinder, Loader):
 
 def alias_kopf() -> None:
     """Make all later imports of ``kopf`` and its public modules return webop and its modules."""
-    if not any(isinstance(finder, _Aliases) for finder in sys.meta_path):
+    if not is_aliased():
         sys.meta_path.insert(0, _Aliases())
     for name in [name for name in sys.modules if name.partition(".")[0] == _ALIAS]:
         if sys.modules[name] is not sys.modules.get(_get_own_name(name)):
             del sys.modules[name]  # Kopf itself; modules that have imported it keep it
+
+
+def is_aliased() -> bool:
+    """Return whether ``import kopf`` returns webop."""
+    return any(isinstance(finder, _Aliases) for finder in sys.meta_path)
 
 
 def advise_about_kopf() -> str:

@@ -102,12 +102,6 @@ class Inspection:
                 found[one] = found.get(one, False) or is_writing
         return found
 
-    def name_secret(self, service: str) -> str:
-        """Return the name of the Secret that holds the certificate of a Service."""
-        server = self.settings.admission.server
-        named = server.secret if isinstance(server, WebhookServiceServer) else None
-        return named or f"{service}-webhook-certs"
-
     @property
     def service_server(self) -> WebhookServiceServer | None:
         """The webhook server, if it is behind a Service."""
@@ -116,14 +110,16 @@ class Inspection:
 
     @property
     def secret(self) -> tuple[str, str] | None:
-        """The namespace and the name of the Secret with the certificate; None without a Secret."""
+        """The namespace and the name of the Secret with the certificate; None if unknown."""
         server = self.service_server
         if server is None or server.certfile:
             return None
-        # 'webop manifests' gives the Service the name of the account.
-        named = server.service or os.environ.get("WEBOP_SERVICE")
-        service = named or (self.account or "").rpartition(":")[2]
-        return server.namespace or self.namespace, self.name_secret(service)
+        # 'webop manifests' gives the Service the name of the service account.
+        owner = (self.account or "").rpartition(":")[2] if self.home else ""
+        service = server.service or os.environ.get("WEBOP_SERVICE") or owner
+        if not (service or server.secret):
+            return None
+        return server.namespace or self.namespace, server.name_secret(service)
 
 
 async def call_startup(operator: Inspection, host: str, limit: float = 10.0) -> str:

@@ -126,7 +126,7 @@ class WebhookServiceServer(WebhookServer):
                 f"{least:g} seconds by poll_interval= and settle_time=."
             )
         service, namespace = self._get_names()
-        secret = self.secret or f"{service}-webhook-certs"
+        secret = self.name_secret(service)
         self._hosting.secret = (namespace, secret)
         name = f"{service}.{namespace}"  # API servers connect to the first one
         names = [f"{name}.svc", name, service, f"{name}.svc.cluster.local", *self.extra_sans]
@@ -141,6 +141,10 @@ class WebhookServiceServer(WebhookServer):
             settle=self.settle_time,
             overlap=self.overlap,
         )
+
+    def name_secret(self, service: str) -> str:
+        """Return the name of the Secret with the certificate for a Service."""
+        return self.secret or f"{service}-webhook-certs"
 
     def build_config(self, port: int, bundle: bytes | None) -> WebhookClientConfig:  # noqa: ARG002
         """Return the reference to the Service (:meth:`WebhookServer.build_config`)."""

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import base64
+import json
 import signal
 from typing import Any
 
+import httpx
 import pytest
 
 import webop
 from tests.kit.doctor_runs import Doctor, configure, wait_in_force
+from tests.kit.exec_plugins import build_kubeconfig
+from tests.kit.http_relay import Relay
+from tests.kit.http_relay import fail as refuse
 from tests.kit.managed_webhooks import KINDS, Site
 from tests.kit.waiting import eventually
 from webop.controlplane.cluster_client import find_free_port
@@ -122,6 +127,23 @@ def created(**_): ...
     assert unknown.text == "not in the cluster: its permissions were not checked"
     warnings = [line.subject for line in report.of("warning", title)]
     assert warnings == ["patients", "customresourcedefinitions", "events", unknown.subject]
+
+
+async def test_a_kind_that_nobody_can_list_is_not_a_lack_of_rights(
+    site: Site, doctor: Doctor, relayed: Relay
+) -> None:
+    plural, kubeconfig = site.objects.kind.plural, doctor.workshop.folder / "relayed"
+    kubeconfig.write_text(json.dumps(build_kubeconfig({}, server=relayed.server.url)))
+
+    async def meddle(request: httpx.Request) -> httpx.Response | None:
+        is_list = request.method == "GET" and request.url.path.endswith(plural)
+        return refuse(500) if is_list and site.objects.kind.group in str(request.url) else None
+
+    relayed.meddle = meddle
+    report = await doctor.examine("--no-probe", KUBECONFIG=str(kubeconfig))
+    line = report.find(site.objects.kind.resource.plural_name, "Coordination")
+    assert (line.level, "injected 500" in line.text) == ("warning", True)
+    assert "not allowed" not in report.output
 
 
 async def test_handlers_and_webhooks_that_do_not_fit_are_named(site: Site, doctor: Doctor) -> None:

@@ -63,6 +63,18 @@ async def test_the_scope_and_the_options_of_the_operator_decide_what_is_needed(
     assert "list and watch kopfpeerings" in list_missing(met)
 
 
+async def test_a_secret_is_not_asked_about_as_long_as_its_name_is_unknown(doctor: Doctor) -> None:
+    path = doctor.workshop.write(
+        "import webop\n@webop.on.startup()\ndef configure(settings, **_):\n"
+        "    settings.admission.server = webop.WebhookServiceServer()\n"
+        "@webop.on.validate('pods')\ndef check(**_): ...\n"
+    )
+    for options in ([], ["--as", "jane"]):
+        report = await doctor.examine("--no-probe", "--standalone", *options, path)
+        assert report.find("startup").level == "ok"
+        assert "secrets" not in {line.subject for line in report.lines}, report.output
+
+
 async def test_startup_handlers_that_fail_or_are_not_called_leave_a_warning(
     doctor: Doctor,
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import shutil
 import subprocess
@@ -450,11 +451,19 @@ def test_printed_manifests_of_another_operator_beside_a_base_are_kept(
     assert (base / "rbac.yaml").read_text() == text
 
 
-def test_handlers_for_kopf_run_aliased_in_the_cluster_too(make: Maker) -> None:
+@pytest.mark.parametrize("how", [["--aliased"], []], ids=["option", "variable"])
+def test_handlers_for_kopf_run_aliased_in_the_cluster_too(make: Maker, how: list[str]) -> None:
     make.file.write_text("import kopf\n" + _PODS.replace("webop", "kopf"))
-    command = [sys.executable, "-m", "webop", "manifests", "--aliased", "handlers.py"]
-    done = subprocess.run(command, cwd=make.folder, capture_output=True, text=True, check=True)
-    assert Made(done.stdout, "").container["args"][-2:] == ["--aliased", "handlers.py"]
+    environ = os.environ if how else {**os.environ, "WEBOP_ALIASED": "1"}
+
+    def run(*command: str) -> str:
+        args = [sys.executable, "-m", "webop", *command, *how, "handlers.py"]
+        return subprocess.run(
+            args, cwd=make.folder, capture_output=True, text=True, check=True, env=environ
+        ).stdout
+
+    assert Made(run("manifests"), "").container["args"][-2:] == ["--aliased", "handlers.py"]
+    assert '"--aliased", "handlers.py"' in run("image", "--wheels=wheels")
 
 
 # ---- which kinds
@@ -611,6 +620,15 @@ def test_configurations_that_are_kept_by_hand_take_no_rights(
     webop_cluster.apply(configuration, dry_run=True)
     handlers = _WEBHOOK + _SERVER + "    settings.admission.managed = 'auto'\n"
     assert "that you maintain" in make.fail(handlers, "--ca", str(ca))
+
+
+def test_configurations_that_are_kept_by_hand_are_not_named_none(
+    make: Maker, tmp_path: Path
+) -> None:
+    (tmp_path / "ca.crt").touch()
+    made = make(_WEBHOOK + _SERVER, "--ca", str(tmp_path / "ca.crt"), "--managed", "none")
+    name = made.find("ValidatingWebhookConfiguration")["metadata"]["name"]
+    assert name == "my-operator.default.svc"  # no other operator has it
 
 
 _CONVERTERS = """\

@@ -74,7 +74,7 @@ def _searching(*, needs_scope: bool) -> Callable[[Callable[..., Awaitable[None]]
                     found = await _search(client, kinds, scope[1], name)
                     await fn(client, found, name, **options)
                     if found.problems:
-                        raise click.ClickException("\n".join(found.problems.values()))
+                        raise click.ClickException("\n".join(str(exc) for _, exc in found.problems))
 
             asyncio.run(run())
 

@@ -30,7 +30,7 @@ from webop.cli.options import (
     startup_option,
 )
 from webop.handlers.registry import OperatorRegistry
-from webop.kopf_alias import advise_about_kopf
+from webop.kopf_alias import advise_about_kopf, is_aliased
 from webop.logs.sanitizing import escape
 
 logger = logging.getLogger(__name__)
@@ -307,8 +307,7 @@ def _locate(
         modules
     )
     root = Path(os.path.commonpath(folders))
-    is_aliased = "--aliased" in click.get_current_context().meta["arguments"]
-    sources = ["--aliased"] * is_aliased + [f"--module={module}" for module in modules]
+    sources = ["--aliased"] * is_aliased() + [f"--module={module}" for module in modules]
     sources += [str(Path(path).resolve().relative_to(root)) for path in paths]
     stem = root.name if paths else modules[0].partition(".")[0]
     guess = re.sub(r"[^a-z0-9]+", "-", stem.lower()).lstrip("-0123456789")[:63]

@@ -47,10 +47,10 @@ class HeldObject:
 
 @dataclass(slots=True)
 class Search:
-    """The objects that were found, and the reasons why kinds could not be searched."""
+    """The objects that were found, and the kinds that could not be listed, maybe somewhere only."""
 
     held: list[HeldObject] = field(default_factory=list)
-    problems: dict[str, str] = field(default_factory=dict)
+    problems: list[tuple[Resource, APIStatusError]] = field(default_factory=list)
 
 
 async def find_held(
@@ -68,8 +68,7 @@ async def find_held(
                 search.held += await _list_held(client, resource, namespace, finalizer)
             except APIStatusError as exc:
                 if exc.status not in (404, 405):  # gone meanwhile, or cannot be listed
-                    known = search.problems.get(resource.plural)  # elsewhere, or of another group
-                    search.problems[resource.plural] = "\n".join(filter(None, (known, str(exc))))
+                    search.problems.append((resource, exc))
 
     kinds = {(resource.group, resource.plural): resource for resource in resources}
     chosen = [resource for resource in kinds.values() if resource.namespaced or not namespaces]

@@ -36,6 +36,7 @@ from webop.identities import is_in_pod
 from webop.objects.resources import Resource
 from webop.servers.certificates.certs import read_certificate, split_certificates
 from webop.servers.local import WebhookServer
+from webop.servers.service_server import WebhookServiceServer
 
 _TIMEOUT = 5.0  # seconds; of a handshake
 _AT_ONCE = 4  # requests; a webhook that does not answer takes 30 s
@@ -236,7 +237,7 @@ async def _fetch_wanted(context: Context, service: Json) -> tuple[str, bytes]:
     server = context.settings.admission.server
     if isinstance(server, WebhookServer) and server.certfile:
         return str(server.certfile), await asyncio.to_thread(Path(server.certfile).read_bytes)
-    name = context.name_secret(service["name"])
+    name = (context.service_server or WebhookServiceServer()).name_secret(service["name"])
     secret = await context.read_secret(service["namespace"], name)
     return f"the Secret {name}", base64.b64decode(secret["data"]["tls.crt"])
 

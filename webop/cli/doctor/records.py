@@ -297,8 +297,13 @@ async def check_finalizers(context: Context) -> list[Finding]:
             f"webop finalizers release {where} --finalizer {shlex.quote(finalizer)} {kind}"
         )
         findings.append(warn(kind, text, remedy))
-    if search.problems:
-        unknown = join_names(sorted(search.problems))
+    forbidden = {one.plural for one, exc in search.problems if isinstance(exc, APIForbiddenError)}
+    if forbidden:
+        unknown = join_names(sorted(forbidden))
         findings.append(note("finalizers", f"this account is not allowed to list {unknown}"))
+    for resource, exc in search.problems:
+        if not isinstance(exc, APIForbiddenError):
+            remedy = "The operator cannot list them, either: repair what the error names."
+            findings.append(warn(resource.plural_name, f"unknown: {exc}", remedy))
     text = f"no deletion has waited for {finalizer} for more than a minute"
     return findings or [approve("finalizers", text)]

@@ -63,6 +63,11 @@ class Request:
     creates_namespace: bool
     is_chart: bool = False
 
+    @property
+    def configurations(self) -> str:
+        """The name of the webhook configurations, if the settings have none."""
+        return f"{self.name}.{self.home}.svc" if self.managed in (None, "none") else self.managed
+
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:

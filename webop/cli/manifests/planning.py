@@ -242,7 +242,7 @@ def _check_webhooks(
                 f"set settings.admission.managed = {admission.managed!r}."
             )
     elif request.managed is None and admission.managed is None:
-        admission.managed = variables[_MANAGED] = f"{request.name}.{request.home}.svc"
+        admission.managed = variables[_MANAGED] = request.configurations
     _check_equal("--managed", request.managed, admission.managed or request.managed)
 
 
@@ -281,7 +281,7 @@ def _build_webhooks(
     for reason in WebhookType:
         configuration = build_configuration(
             reason=reason,
-            name=request.managed or f"{request.name}.{request.home}.svc",
+            name=request.configurations,
             handlers=registry.select_webhooks(),
             resources=kinds,
             client_config=config,
