@@ -263,15 +263,17 @@ def _parse_endpoints(options: EmbeddingOptions) -> dict[tuple[str, int], dict[st
         if url:
             address, path = _parse_endpoint(title, url, example)
             path = (path.rstrip("/") if title == "status" else path) or default
-            for other, taken in listeners[address].items():
-                if path == taken:
-                    raise ConfigurationError(
-                        f"The {title} endpoint {url!r} is also the {other} endpoint. Change a path."
-                    )
             listeners[address][title] = path
-    for (host, _), paths in listeners.items():
+    for (host, port), paths in listeners.items():
         if is_loopback(host):
             paths.setdefault("status", "/ui")
+        titles = dict[str, str]()
+        for title, path in paths.items():
+            if (other := titles.setdefault(path, title)) != title:
+                url = build_url("http", host, port, None) + path
+                raise ConfigurationError(
+                    f"The {title} endpoint {url} is also the {other} endpoint. Change a path."
+                )
     return listeners
 
 

@@ -89,6 +89,10 @@ def test_a_traceback_of_a_file_whose_name_has_a_line_break_forges_no_line(tmp_pa
             ["The status endpoint 'https://localhost:8081/ui' must be an http:// URL"],
         ),
         (
+            ["-A", "--probes=http://localhost:8080/ui"],
+            ["The status endpoint http://localhost:8080/ui is also the liveness endpoint."],
+        ),
+        (
             ["-A", "--probes=http://0.0.0.0:80809/healthz"],
             ["http://0.0.0.0:80809/healthz", "Port out of range"],
         ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shlex
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -71,7 +72,10 @@ async def test_an_operator_is_frozen_and_says_by_whom_until_when_and_why(
         who = detect_own_identity()
         assert f"priorities up to 100, by {who}. Paused operators: me (5)." in result.output
         assert "The pause ends at" in result.output
-        assert f"webop unpause -n '{objects.namespace}' --peering mine --id {who}" in result.output
+        assert (
+            f"webop unpause --namespace={objects.namespace} --peering mine --id {who}"
+            in result.output
+        )
         text = f"Pausing in favour of {who} (priority 100, valid until "
         await eventually(lambda: text in caplog.text and ": backup is running" in caplog.text)
         assert set(await shared.read()) == {"me", who}
@@ -133,6 +137,28 @@ async def test_the_options_come_from_the_environment_as_well(
     result = await asyncio.to_thread(invoke, "resume", "-Pmine", "-q", env=env)
     assert result.exit_code == 0, result.output
     assert await shared.read() == {}
+
+
+async def test_a_priority_of_the_command_line_wins_over_dev_of_the_environment(
+    run: Run, shared: PeeringObject, webop_namespace: str
+) -> None:
+    await shared.create()
+    env = {**run.keywords["env"], "WEBOP_PAUSE_DEV": "1"}  # type: ignore[attr-defined]
+    args = ("pause", "-n", webop_namespace, "-Pmine", "-t60", "-i", "me", "-q", "--priority=5")
+    result = await asyncio.to_thread(invoke, *args, env=env)
+    assert result.exit_code == 0, result.output
+    assert (await shared.read())["me"]["priority"] == 5
+
+
+async def test_the_command_that_ends_a_pause_can_be_pasted(
+    run: Run, shared: PeeringObject, webop_namespace: str
+) -> None:
+    await shared.create()
+    where = ("-n", f"{webop_namespace[:-1]}*", "-P", "mine", "-q")
+    result = await asyncio.to_thread(run, "pause", *where, "-t60", "--id", "Jane's laptop")
+    _, command, *args = shlex.split(result.output.rpartition("sooner: ")[2])
+    result = await asyncio.to_thread(run, command, *args, "-q")
+    assert "Removed the record of Jane's laptop" in result.output
 
 
 @pytest.mark.feature("CLI-14", "CLI-15", "PEE-05")

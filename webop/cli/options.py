@@ -12,7 +12,7 @@ import logging
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -44,6 +44,7 @@ class CLIControls:
     loop: asyncio.AbstractEventLoop | None = None
 
 
+P = TypeVar("P", bound=int | None)
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
@@ -160,7 +161,7 @@ def choose_scope(
     return clusterwide, () if clusterwide else namespaces
 
 
-def choose_priority(ctx: click.Context, dev: bool, priority: int | None) -> int | None:
+def choose_priority(ctx: click.Context, dev: bool, priority: P) -> P | int:
     """Return the priority; ``--dev`` sets it unless the command line has only ``--priority``."""
     is_stronger = _is_on_command_line(ctx, "priority") and not _is_on_command_line(ctx, "dev")
     return priority if is_stronger or not dev else DEV_PRIORITY

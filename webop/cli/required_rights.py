@@ -282,7 +282,7 @@ def list_needs(operator: Inspection, *, has_own_secret: bool = True) -> Iterator
     if (secret := operator.secret) is not None:
         verbs = ("get", "create", "update") if has_own_secret else ("get",)
         yield Need("", "secrets", verbs, (secret[0],), secret[1])
-    yield from list_object_needs(operator) if operator.registry else ()
+    yield from list_object_needs(operator)
     yield from _list_child_needs(operator)
     if operator.registry.select_resource_handlers():
         yield from _list_coordination_needs(operator)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import webop
-from tests.kit.doctor_runs import Doctor
+from tests.kit.doctor_runs import Doctor, configure
 from tests.kit.managed_webhooks import Site
 from webop.controlplane.cluster_client import find_free_port
 
@@ -143,3 +143,15 @@ async def test_an_operator_without_webhooks_is_not_told_to_manage_some(doctor: D
     report = await doctor.examine(path)
     assert "settings.admission.managed" not in " ".join(line.remedy for line in report.lines)
     assert {line.subject for line in report.of("ok", "Permissions")} >= {"pods"}
+
+
+async def test_a_file_with_only_rules_is_not_told_to_manage_webhooks(
+    site: Site, doctor: Doctor
+) -> None:
+    await configure(site, {"url": f"https://localhost:{find_free_port()}"})  # of another operator
+    path = doctor.workshop.write(
+        "import webop\nwebop.rule('v1', 'pods', id='any', cel='true', message='no')\n"
+    )
+    report = await doctor.examine("--no-probe", path)
+    assert report.find("configurations").text.startswith("none needed")
+    assert site.name not in report.output

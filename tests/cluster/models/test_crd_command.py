@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 import textwrap
 from pathlib import Path
@@ -15,6 +16,7 @@ import webop.testing
 from tests.kit.cli_runner import invoke
 from tests.kit.exec_plugins import build_kubeconfig
 from tests.kit.http_relay import Relay
+from tests.kit.terminals import Terminal
 from tests.kit.waiting import eventually
 from webop.controlplane.cluster import LocalCluster
 
@@ -243,6 +245,41 @@ async def test_a_definition_with_converters_is_changed_without_a_conflict(folder
     folder.write(model=VERSIONS.replace("count: int = 1\n", "count: int = 1; color: str = ''\n"))
     code, out, err = await folder.run("apply", "models.py")
     assert (code, out) == (0, f"crates.{folder.group}: applied\n"), err
+
+
+async def test_a_migration_of_several_kinds_at_a_terminal_prints_no_empty_line(
+    folder: Folder, webop_cluster: LocalCluster
+) -> None:
+    model = """
+    import webop
+
+    for kind in ("Box", "Tin"):
+        for version in ("v1", "v2"):
+            @webop.resource("{group}", version, kind=kind, stored=version == "{field}")
+            class Model(webop.Model):
+                pass
+    """
+    folder.write("v1", model)
+    await folder.run("apply", "models.py")
+    for kind in ("Box", "Tin"):
+        body = {"apiVersion": f"{folder.group}/v1", "kind": kind, "metadata": {"name": "one"}}
+        webop_cluster.apply(body)
+    folder.write("v2", model)
+    await folder.run("apply", "models.py")
+    terminal = Terminal(folder.path, {**os.environ, "KUBECONFIG": str(webop_cluster.kubeconfig)})
+    command = f"{sys.executable} -m webop crd migrate models.py"
+    assert await asyncio.to_thread(terminal.type, command) == 0
+    lines = terminal.text.splitlines()
+    terminal.close()
+    assert lines == [
+        line
+        for name in (f"boxes.{folder.group}", f"tins.{folder.group}")
+        for line in (
+            f"Rewriting the objects of {name}.",
+            f"{name}: 1 of 1 objects rewritten",
+            f"{name}: 1 objects are stored as v2; v1 can be removed from the definition",
+        )
+    ]
 
 
 async def test_the_command_ends_when_a_new_version_is_served(

@@ -323,6 +323,14 @@ async def test_the_port_of_the_probes_has_metrics_only_if_they_are_asked_for() -
             },
             "is also the metrics endpoint",
         ),
+        (
+            {"liveness_endpoint": "http://localhost:8080/ui"},
+            "The status endpoint http://localhost:8080/ui is also the liveness endpoint",
+        ),
+        (
+            {"metrics_endpoint": "http://localhost:8080/ui"},
+            "The status endpoint http://localhost:8080/ui is also the metrics endpoint",
+        ),
     ],
 )
 async def test_a_wrong_endpoint_is_named(endpoints: Any, said: str) -> None:

@@ -137,7 +137,6 @@ class _Progress:
 
     def begin(self, name: str) -> None:
         """Begin with a kind."""
-        self.end()
         self.count = self.total = 0
         self._name = name
         verb = "Checking" if self.is_dry else "Rewriting"
@@ -147,17 +146,19 @@ class _Progress:
         """Count an object."""
         self.count += 1
         now = time.monotonic()
-        if now - self._shown < (0.1 if self._is_in_place else _INTERVAL):
-            return
-        self._shown = now
-        verb = "checked" if self.is_dry else "rewritten"
-        text = f"{self._name}: {self.count} of {max(self.total, self.count)} objects {verb}"
-        click.echo(f"\r{text}" if self._is_in_place else text, err=True, nl=not self._is_in_place)
+        if now - self._shown >= (0.1 if self._is_in_place else _INTERVAL):
+            self._shown = now
+            self._show(has_end=not self._is_in_place)
 
     def end(self) -> None:
-        """Leave the line."""
+        """Leave the line, if the objects are shown in place."""
         if self._is_in_place and self.count:
-            click.echo(err=True)
+            self._show(has_end=True)
+
+    def _show(self, *, has_end: bool) -> None:
+        verb = "checked" if self.is_dry else "rewritten"
+        text = f"{self._name}: {self.count} of {max(self.total, self.count)} objects {verb}"
+        click.echo(f"\r{text}" if self._is_in_place else text, err=True, nl=has_end)
 
 
 async def _migrate(wanted: Mapping[str, str | None], progress: _Progress) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import shlex
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
@@ -15,7 +16,13 @@ from typing import Any, NamedTuple
 import click
 
 from webop.cli.help_layout import SectionCommand, build_option
-from webop.cli.options import DEV_PRIORITY, choose_scope, logging_options, scope_options
+from webop.cli.options import (
+    DEV_PRIORITY,
+    choose_priority,
+    choose_scope,
+    logging_options,
+    scope_options,
+)
 from webop.client.api import Client
 from webop.client.discovery import discover
 from webop.client.standalone import connect_command
@@ -145,7 +152,7 @@ def pause(request: Request, lifetime: int, priority: int, dev: bool, message: st
 
     'webop freeze' is the same command. Its variables are WEBOP_FREEZE_<OPTION>.
     """
-    priority = DEV_PRIORITY if dev else priority
+    priority = choose_priority(click.get_current_context(), dev, priority)
     now = time.time()
     record = build_record(priority, lifetime, now, message)
 
@@ -167,10 +174,10 @@ def pause(request: Request, lifetime: int, priority: int, dev: bool, message: st
         return True
 
     asyncio.run(_do_everywhere(request, write))
-    scope = "-A" if request.clusterwide else " ".join(f"-n '{p}'" for p in request.patterns)
+    scope = ["-A"] if request.clusterwide else [f"--namespace={p}" for p in request.patterns]
+    target = shlex.join([*scope, "--peering", request.peering, "--id", request.identity])
     click.echo(
-        f"The pause ends at {format_time(now + lifetime)}. To end it sooner: webop unpause {scope} "
-        f"--peering {request.peering} --id {request.identity}"
+        f"The pause ends at {format_time(now + lifetime)}. To end it sooner: webop unpause {target}"
     )
 
 

@@ -28,6 +28,11 @@ class Context(Inspection):
     replicas: set[str] = field(default_factory=set)  # live ones, by their records
 
     @property
+    def is_known(self) -> bool:
+        """Whether the handlers and rules are known; else, all operators are checked."""
+        return bool(self.registry or self.registry.rules)
+
+    @property
     def namespace(self) -> str:
         """The namespace of the operator itself, as far as it is known."""
         return self.home or self.client.vault.default_namespace or "default"

@@ -66,7 +66,7 @@ async def _complete_settings(context: Context, host: str) -> list[Finding]:
 async def _examine(context: Context) -> AsyncIterator[tuple[str, Iterable[Finding]]]:
     client, server = context.client, (await context.client.vault.get()).server
     yield "Settings", await _complete_settings(context, urlsplit(server).hostname or "")
-    if not context.registry or context.registry.needs_webhook_server:
+    if not context.is_known or context.registry.needs_webhook_server:
         context.managed = context.managed or context.settings.admission.managed
     version = (await client.request("GET", "/version")).get("gitVersion")
     me = await review_self(client)
@@ -91,7 +91,7 @@ async def _examine(context: Context) -> AsyncIterator[tuple[str, Iterable[Findin
             *await check_trust(context, held.webhooks),
             *islice(probed, len(held.webhooks)),
         ]
-        if context.registry and len(context.names) == 1:
+        if context.is_known and len(context.names) == 1:
             findings += records.check_handlers(context, name, reason, held)
         yield f"{KINDS[reason].kind} {name}", findings or [approve("webhooks", "none")]
     async for title, findings in check_conversions(context):

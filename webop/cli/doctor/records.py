@@ -56,7 +56,7 @@ def has_required(webhooks: Iterable[Json]) -> bool:
 async def find_configurations(context: Context) -> tuple[Found, list[Finding]]:
     """Return the webhook configurations of the operator, with findings; set ``context.names``."""
     subject, found, findings = "configurations", Found(), list[Finding]()
-    if context.registry and not context.registry.needs_webhook_server and not context.managed:
+    if context.is_known and not context.registry.needs_webhook_server and not context.managed:
         return found, [note(subject, "none needed: these handlers have no webhooks")]
     try:
         named = [context.managed] if context.managed else await find_managed(context.client)
@@ -64,7 +64,7 @@ async def find_configurations(context: Context) -> tuple[Found, list[Finding]]:
         remedy = "Name them with --managed NAME, as in settings.admission.managed."
         return found, [warn(subject, "this account is not allowed to list them", remedy)]
     context.names = list(named)
-    if context.registry and not context.managed:
+    if context.is_known and not context.managed:
         text = "webop does not register these webhooks: settings.admission.managed is not set"
         findings.append(warn(subject, text, _UNMANAGED))
     if not context.names:
@@ -81,7 +81,7 @@ async def find_configurations(context: Context) -> tuple[Found, list[Finding]]:
             text = f"the webhook configurations {name} do not exist: no webhook is called"
             remedy = "Start the operator, or read its log. For another name: --managed NAME."
             findings.append((fail if context.managed else warn)("existence", text, remedy))
-    if context.registry and len(context.names) > 1:
+    if context.is_known and len(context.names) > 1:
         text = f"the cluster has several operators: {join_names(context.names)}"
         findings.append(warn("handlers", text, "Choose the one of these files: --managed NAME."))
     return found, findings
