@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from webop.models.cel_rules import INT_OR_STRING, LIST_TYPE, RULES
-from webop.models.schema import find_part, iterate_parts
+from webop.models.schema import find_part
 
 Json = dict[str, Any]
 Path = tuple[str, ...]
@@ -109,11 +109,21 @@ def _list_parts(version: Json) -> dict[Path, Json]:
     """Return the parts of a schema by their paths, each as it would be written shortest."""
     root = version["schema"]["openAPIV3Schema"]
     found = {}
-    for path, part in iterate_parts(root):
+    for path, part in _iterate_parts(root):
         if path and path[0] not in _OF_KUBERNETES:
             parent = find_part(_to_objects(root), path[:-1]) or {}
             found[path] = _normalise(part, path[-1] in parent.get("required", ()))
     return found
+
+
+def _iterate_parts(schema: Json, path: Path = ()) -> Iterator[tuple[Path, Json]]:
+    """Yield all fields of a schema, with their places; "[]" and "[key]" stand for items."""
+    yield path, schema
+    for name, part in schema.get("properties", {}).items():
+        yield from _iterate_parts(part, (*path, name))
+    for key, step in (("items", "[]"), ("additionalProperties", "[key]")):
+        if isinstance(schema.get(key), dict):
+            yield from _iterate_parts(schema[key], (*path, step))
 
 
 def _to_objects(schema: Json) -> Json:

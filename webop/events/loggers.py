@@ -110,11 +110,11 @@ class ObjectLogger(logging.LoggerAdapter[logging.Logger]):
         posting = self._settings.posting
         if self.is_local or level < posting.level or not (posting.enabled and posting.loggers):
             return
-        if current_poster.get(None) is not None:
+        if (poster := current_poster.get(None)) is not None:
             text = (kwargs.get("extra") or {}).get("k8s_event") or _format(msg, args)
             text = text or logging.getLevelName(level)
             kind = "Warning" if level >= logging.WARNING else "Normal"
-            _post(self.reference, type=kind, reason="Logging", message=text)
+            _post(poster, Message(self.reference, kind, "Logging", _cut(str(text)), time.time()))
 
 
 class LocalObjectLogger(ObjectLogger):
@@ -293,8 +293,8 @@ def event(
         check_delays(delays)
     for obj in _iter_objects(objs):
         backoff = None if delays is None else Backoff(delays, is_endless=False)
-        reference = build_object_reference(obj)
-        _post(reference, type=str(type), reason=str(reason), message=str(message), backoff=backoff)
+        reference, text = build_object_reference(obj), _cut(str(message))
+        _post(poster, Message(reference, str(type), str(reason), text, time.time(), backoff))
 
 
 def info(objs: Any, *, reason: str, message: str = "", backoffs: Delays = None) -> None:
@@ -348,20 +348,12 @@ def _announce(objs: Any, level: int, **options: Any) -> None:
         event(objs, **options)
 
 
-def _post(
-    reference: ObjectReference,
-    *,
-    type: str,  # noqa: A002
-    reason: str,
-    message: str,
-    backoff: Backoff | None = None,
-) -> None:
-    poster = current_poster.get(None)
+def _post(poster: Poster, message: Message) -> None:
+    reference = message.reference
     group = reference.get("apiVersion", "").rpartition("/")[0]
     is_event = reference.get("kind") == "Event" and group in ("", "events.k8s.io")
-    if poster is None or not reference.get("uid") or is_event:
-        return  # Events are not about Events
-    poster.put(Message(reference, type, reason, _cut(str(message)), time.time(), backoff))
+    if reference.get("uid") and not is_event:  # Events are not about Events
+        poster.put(message)
 
 
 def _iter_objects(objs: Any) -> Iterator[Mapping[str, Any]]:

@@ -17,11 +17,7 @@ from typing import Any, Final
 from webop.errors import ConfigurationError
 from webop.models.cel_rules import RULES
 
-_LIMITS: Final = {
-    "string": ("maxLength", "max_length"),
-    "array": ("maxItems", "max_length"),
-    "object": ("maxProperties", "max_length"),
-}
+_LIMITS: Final = {"string": "maxLength", "array": "maxItems", "object": "maxProperties"}
 _BOUNDED_FORMATS: Final = frozenset({"date-time", "date", "uuid", "ipv4", "ipv6", "duration"})
 _PATH: Final = r"\b(?:self|oldSelf)((?:\.[A-Za-z_]\w*)*)"
 _find_methods = re.compile(
@@ -32,24 +28,25 @@ _find_functions = re.compile(rf"\b(?:isQuantity|quantity|isIP|isCIDR)\({_PATH}\)
 _TIMES: Final = frozenset({"all", "exists", "exists_one", "map", "filter"})
 
 
-def check_costs(schema: dict[str, Any], owner: str) -> None:
+def check_costs(schema: dict[str, Any], place: str, unbounded: str = "") -> None:
     """Check all rules of a schema.
+
+    Args:
+        schema: of a class, or of a part of it.
+        place: the name of the class, and the path of the part.
+        unbounded: the outermost list or map without a maximal length around it.
 
     Raises:
         ConfigurationError: a rule has no limit; the message names the field that needs one.
     """
-    _check(schema, owner, [])
-
-
-def _check(schema: dict[str, Any], place: str, unbounded: list[str]) -> None:
     if unbounded:
-        _check_rules(schema, place, unbounded[0])
+        _check_rules(schema, place, unbounded)
     for name, part in schema.get("properties", {}).items():
-        _check(part, f"{place}.{name}", unbounded)
+        check_costs(part, f"{place}.{name}", unbounded)
     for key, step in (("items", "[]"), ("additionalProperties", "[key]")):
         if isinstance(inner := schema.get(key), dict):
-            around = [*unbounded, place] if _is_unbounded(schema) else unbounded
-            _check(inner, f"{place}{step}", around)
+            around = unbounded or (place if _is_unbounded(schema) else "")
+            check_costs(inner, f"{place}{step}", around)
 
 
 def _check_rules(schema: dict[str, Any], place: str, unbounded: str) -> None:
@@ -71,7 +68,7 @@ def _is_unbounded(part: dict[str, Any]) -> bool:
         return False
     if kind == "object" and "additionalProperties" not in part:
         return False
-    return _LIMITS[kind][0] not in part
+    return _LIMITS[kind] not in part
 
 
 def _refuse(place: str, rule: str, what: str, unbounded: str, where: str) -> None:

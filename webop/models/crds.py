@@ -9,13 +9,11 @@ from typing import Any, Final
 import pydantic
 
 from webop.errors import ConfigurationError
-from webop.models.model import Column, Definition, find_definition
+from webop.models.model import Column, Definition
 from webop.models.schema import Schema, build_schema, find_part, has_part, shorten_descriptions
-from webop.objects.resources import Resource, is_protected
+from webop.models.versions import find_hub, get_definition
+from webop.objects.resources import is_protected
 
-CRDS: Final = Resource(
-    "apiextensions.k8s.io", "v1", "customresourcedefinitions", kind="CustomResourceDefinition"
-)
 _is_plain = re.compile(r"(\.[A-Za-z_]\w*)+").fullmatch
 _APPROVAL: Final = "api-approved.kubernetes.io"
 _COLUMN_TYPES = ("string", "integer", "number", "boolean")
@@ -36,23 +34,20 @@ def build_crds(
     """
     kinds: dict[str, list[type[pydantic.BaseModel]]] = {}
     for model in models:
-        kinds.setdefault(_define(model).name, []).append(model)
+        kinds.setdefault(get_definition(model).name, []).append(model)
     return [_build_crd(versions, max_description) for versions in kinds.values()]
 
 
-def _define(model: type[pydantic.BaseModel]) -> Definition:
-    definition = find_definition(model)
-    if definition is None:
-        raise ConfigurationError(
-            f"{model.__qualname__} is of no kind: decorate it with @webop.resource(GROUP, VERSION)."
-        )
-    return definition
+def get_storage_version(definition: dict[str, Any]) -> str:
+    """Return the version that a CustomResourceDefinition stores objects in."""
+    (stored,) = (each["name"] for each in definition["spec"]["versions"] if each["storage"])
+    return str(stored)
 
 
 def _build_crd(
     models: Sequence[type[pydantic.BaseModel]], max_description: int | None
 ) -> dict[str, Any]:
-    definitions = [_define(model) for model in models]
+    definitions = [get_definition(model) for model in models]
     first = definitions[-1]
     _check_versions(definitions)
     names: dict[str, Any] = {
@@ -101,18 +96,11 @@ def _check_versions(definitions: Sequence[Definition]) -> None:
                 for each, value in zip(definitions, values, strict=True)
             )
             raise ConfigurationError(f"The versions of {name} differ in {attribute}= ({found}).")
-    stored = [each.version for each in definitions if each.stored]
-    if len(stored) != 1:
-        raise ConfigurationError(
-            f"Objects of {name} must be stored in exactly one version, but "
-            f"{'none' if not stored else ' and '.join(stored)} of "
-            f"{', '.join(each.version for each in definitions)} would be. Use stored=False in "
-            "@webop.resource() of the others."
-        )
+    find_hub(definitions)
 
 
 def _build_version(model: type[pydantic.BaseModel], max_description: int | None) -> dict[str, Any]:
-    definition, schema = _define(model), build_schema(model)
+    definition, schema = get_definition(model), build_schema(model)
     version: dict[str, Any] = {
         "name": definition.version,
         "served": definition.served,

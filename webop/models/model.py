@@ -26,7 +26,6 @@ from webop.objects.resources import Selector, guess_plural, parse_selector, sele
 C = TypeVar("C", bound=pydantic.BaseModel)
 
 _is_group = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)+").fullmatch
-_is_version = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?").fullmatch
 _is_kind = re.compile(r"[A-Za-z]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?").fullmatch
 _is_name = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?").fullmatch
 
@@ -313,7 +312,7 @@ def _check(definition: Definition, model: object) -> None:
         )
     problems = [
         (_is_group(definition.group), "group", definition.group, "a name such as 'example.com'"),
-        (_is_version(definition.version), "version", definition.version, "such as 'v1'"),
+        (_is_name(definition.version), "version", definition.version, "such as 'v1'"),
         (_is_kind(definition.kind), "kind", definition.kind, "letters and digits, 63 at most"),
         (_is_name(definition.plural), "plural", definition.plural, "lowercase letters and digits"),
         (_is_name(definition.singular), "singular", definition.singular, "a lowercase name"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 import pydantic
@@ -32,7 +32,7 @@ Schema = dict[str, Any]
 _UNSUPPORTED = "x-webop-unsupported"
 _RULES_OF_CLASS = "x-webop-rules"
 _KEPT: tuple[str, ...] = (
-    *("type", "title", "description", "default", "enum", "pattern", "format", "multipleOf"),
+    *("type", "description", "default", "enum", "pattern", "format", "multipleOf"),
     *("minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems"),
     *("minProperties", "maxProperties", "required", "properties", "items", "nullable"),
 )
@@ -185,7 +185,7 @@ def _complete_root(schema: Schema) -> Schema:
         for name in schema.get("required", ())
         if name not in ("apiVersion", "kind", "metadata")
     ]
-    root = {key: value for key, value in schema.items() if key not in ("required", "title")}
+    root = {key: value for key, value in schema.items() if key != "required"}
     return {**root, "properties": properties} | ({"required": required} if required else {})
 
 
@@ -236,7 +236,7 @@ class _Converter:
             node = {**node, "enum": [node["const"]]}
         if "enum" in node:
             node = self._convert_enum(node, path)
-        schema = {key: node[key] for key in _KEPT if key in node and key != "title"}
+        schema = {key: node[key] for key in _KEPT if key in node}
         schema |= {key: value for key, value in node.items() if key.startswith("x-kubernetes-")}
         schema |= self._build_rules(node, schema)
         kind = node.get("type")
@@ -498,15 +498,3 @@ def has_part(schema: Schema, path: Sequence[str]) -> bool:
         ):
             return around is not None
     return find_part(schema, path) is not None
-
-
-def iterate_parts(
-    schema: Schema, path: tuple[str, ...] = ()
-) -> Iterator[tuple[tuple[str, ...], Schema]]:
-    """Yield all fields of a schema, with their places; "[]" and "[key]" stand for items."""
-    yield path, schema
-    for name, part in schema.get("properties", {}).items():
-        yield from iterate_parts(part, (*path, name))
-    for key, step in (("items", "[]"), ("additionalProperties", "[key]")):
-        if isinstance(schema.get(key), dict):
-            yield from iterate_parts(schema[key], (*path, step))

@@ -7,7 +7,7 @@ not pass through them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
@@ -104,14 +104,8 @@ class Versions(Generic[C]):
                     )
 
 
-def collect_versions(
-    converters: Iterable[C], models: Iterable[Model] | None = None
-) -> dict[str, Versions[C]]:
+def collect_versions(converters: Iterable[C]) -> dict[str, Versions[C]]:
     """Return the versions of the kinds that have converters, by the names of their definitions.
-
-    Args:
-        converters: the functions.
-        models: of these kinds and others; by default, all that were decorated.
 
     Raises:
         ConfigurationError: two functions convert the same; or a kind is not stored in exactly one
@@ -120,15 +114,16 @@ def collect_versions(
     grouped: dict[str, list[C]] = {}
     for converter in converters:
         grouped.setdefault(get_definition(converter.source).name, []).append(converter)
-    known = list_models() if models is None else models
-    defined = [(model, found) for model in known if (found := find_definition(model))]
+    defined = [(model, get_definition(model)) for model in list_models()]
     versions = {}
     for name, several in grouped.items():
         own = {each.version: model for model, each in defined if each.name == name}
         for converter in several:
             for model in (converter.source, converter.target):
                 own[get_definition(model).version] = model
-        versions[name] = kind = Versions[C](name, _find_hub(name, own), own)
+        versions[name] = kind = Versions[C](
+            name, find_hub([*map(get_definition, own.values())]), own
+        )
         for converter in several:
             key = get_definition(converter.source).version, get_definition(converter.target).version
             if key in kind.steps:
@@ -140,13 +135,19 @@ def collect_versions(
     return versions
 
 
-def _find_hub(name: str, models: Mapping[str, Model]) -> str:
-    stored = [version for version, model in models.items() if get_definition(model).stored]
+def find_hub(definitions: Sequence[Definition]) -> str:
+    """Return the version that objects of a kind are stored in.
+
+    Raises:
+        ConfigurationError: it is not exactly one.
+    """
+    stored = [each.version for each in definitions if each.stored]
     if len(stored) != 1:
         raise ConfigurationError(
-            f"Objects of {name} must be stored in exactly one version, but "
-            f"{' and '.join(stored) or 'none'} of {', '.join(models)} would be. Use stored=False "
-            "in @webop.resource() of the others."
+            f"Objects of {definitions[0].name} must be stored in exactly one version, but "
+            f"{' and '.join(stored) or 'none'} of "
+            f"{', '.join(each.version for each in definitions)} would be. Use stored=False in "
+            "@webop.resource() of the others."
         )
     return stored[0]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -102,15 +102,14 @@ def _log_failure(text: str) -> None:
 def _build_family(definition: Definition, operator: Operator) -> Metric:
     name, kind, labels, text, read = definition
     values = read(operator)
-    if kind == "histogram":
+    if isinstance(values, Timings):
         histogram = HistogramMetricFamily(name, text, labels=labels)
-        rows = values.rows if isinstance(values, Timings) else {}
-        for key, (*counts, total) in rows.items():
+        for key, (*counts, total) in values.rows.items():
             buckets = list(zip(_BUCKETS, accumulate(counts), strict=True))
             histogram.add_metric(key, buckets, total)
         return histogram
     build = CounterMetricFamily if kind == "counter" else GaugeMetricFamily
     family = build(name, text, labels=labels)
-    for key, value in values.items() if isinstance(values, Mapping) else ():
+    for key, value in values.items():
         family.add_metric(key, value)
     return family

@@ -39,14 +39,14 @@ class Definition(NamedTuple):
         type: "counter", "gauge" or "histogram".
         labels: the names of the labels.
         text: the meaning.
-        read: returns the values by labels; of a histogram, the timings; None if there are none.
+        read: returns the values by labels; of a histogram, the timings.
     """
 
     name: str
     type: str
     labels: Labels
     text: str
-    read: Callable[[Operator], Values | Timings | None]
+    read: Callable[[Operator], Values | Timings]
 
 
 def is_acting(operator: Operator) -> bool:

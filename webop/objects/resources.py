@@ -133,6 +133,24 @@ class Resource:
         return url if server is None else server.rstrip("/") + url
 
 
+CRDS: Final = Resource(
+    group="apiextensions.k8s.io",
+    version="v1",
+    plural="customresourcedefinitions",
+    kind="CustomResourceDefinition",
+    namespaced=False,
+)
+NAMESPACES: Final = Resource(
+    group="",
+    version="v1",
+    plural="namespaces",
+    kind="Namespace",
+    singular="namespace",
+    shortcuts=frozenset({"ns"}),
+    namespaced=False,
+)
+
+
 # Names of RBAC roles may have any character but "/" and "%"; all others are like host names.
 _is_plain: Final = re.compile(r"[a-zA-Z0-9._:~-]+").fullmatch
 

@@ -17,28 +17,11 @@ from webop.client.http.requests import Selection
 from webop.client.watch import ListingFinished, ListingStarted, WatchOptions, watch
 from webop.client.watch_events import get_uid
 from webop.errors import APIError, APIForbiddenError
-from webop.objects.resources import Resource
+from webop.objects.resources import CRDS, NAMESPACES, Resource
 
 logger = logging.getLogger(__name__)
 
 _CHECK_PAUSES = (1.0, 5.0, 30.0, 60.0, 300.0)  # seconds between checks of a missing permission
-
-DEFINITIONS = Resource(
-    group="apiextensions.k8s.io",
-    version="v1",
-    plural="customresourcedefinitions",
-    kind="CustomResourceDefinition",
-    namespaced=False,
-)
-NAMESPACES = Resource(
-    group="",
-    version="v1",
-    plural="namespaces",
-    kind="Namespace",
-    singular="namespace",
-    shortcuts=frozenset({"ns"}),
-    namespaced=False,
-)
 
 
 async def may_watch(client: Client, resource: Resource) -> bool:
@@ -96,7 +79,7 @@ class Definitions:
     ) -> None:
         """Watch the definitions for ever; call a function when one changes in what matters."""
         unseen: set[tuple[str, str]] = set()
-        async with contextlib.aclosing(watch(client, DEFINITIONS, None, options)) as items:
+        async with contextlib.aclosing(watch(client, CRDS, None, options)) as items:
             async for item in items:
                 if isinstance(item, ListingStarted):
                     unseen = {

@@ -20,10 +20,8 @@ from webop.context.operator_context import OperatorContext
 from webop.errors import APIError
 from webop.handlers.registry import ResourceHandlers
 from webop.objects.names import join_names
-from webop.objects.resources import Resource, Selector
+from webop.objects.resources import CRDS, NAMESPACES, Resource, Selector
 from webop.reactor.cluster_changes import (
-    DEFINITIONS,
-    NAMESPACES,
     Definitions,
     may_watch,
     wait_for_permission,
@@ -383,8 +381,8 @@ class Observer:
 
     async def _follow_definitions(self) -> None:
         """Discover again whenever a custom resource definition changes."""
-        if not await may_watch(self._client, DEFINITIONS):
-            await wait_for_permission(self._client, DEFINITIONS)
+        if not await may_watch(self._client, CRDS):
+            await wait_for_permission(self._client, CRDS)
         options = self._operator.settings.watching
         await self._definitions.follow(self._client, options, self._note_definition)
 

@@ -6,7 +6,8 @@ import asyncio
 
 from tests.kit.fake_cluster import FakeCluster, answer_status
 from tests.kit.virtual_time import in_virtual_time
-from webop.reactor.cluster_changes import NAMESPACES, wait_for_permission
+from webop.objects.resources import NAMESPACES
+from webop.reactor.cluster_changes import wait_for_permission
 
 
 @in_virtual_time

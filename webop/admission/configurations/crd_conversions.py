@@ -19,7 +19,7 @@ from webop.admission.configurations.replica_agreement import Decision, Json, spl
 from webop.aio.backoff import Once
 from webop.client.api import Client
 from webop.errors import APIForbiddenError, APINotFoundError, ConfigurationError
-from webop.models.crds import CRDS
+from webop.objects.resources import CRDS
 
 logger = logging.getLogger(__name__)
 

@@ -23,8 +23,9 @@ from webop.client.http.requests import APPLY_PATCH, Call, encode_yaml
 from webop.client.standalone import connect_command
 from webop.errors import APINotFoundError, APIStatusError
 from webop.models.crd_comparison import compare
-from webop.models.crds import CRDS, build_crds
+from webop.models.crds import build_crds
 from webop.models.versions import collect_versions
+from webop.objects.resources import CRDS
 
 _MANAGER = "webop-crd"
 _CONVERSION_MANAGER = "webop-crd-conversion"
@@ -137,10 +138,8 @@ def _load(
             f"There are no models in {', '.join((*paths, *modules))}: decorate their classes with "
             "@webop.resource(GROUP, VERSION)."
         )
-    kinds = collect_versions(registry.select_converters())
-    if gaps := [gap for versions in kinds.values() for gap in versions.find_gaps()]:
-        raise click.ClickException("\n".join(gaps))
-    return build_crds(models, max_description=max_description), {*kinds}
+    converted = {*collect_versions(registry.select_converters())}
+    return build_crds(models, max_description=max_description), converted
 
 
 async def _check(definitions: Sequence[dict[str, Any]]) -> bool:

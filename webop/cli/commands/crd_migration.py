@@ -24,7 +24,7 @@ from webop.aio.concurrency import run_concurrently
 from webop.cli.options import load_quietly, source_options
 from webop.cli.required_rights import find_models
 from webop.client.api import Client
-from webop.client.http.requests import MERGE_PATCH, Call, encode_body
+from webop.client.http.requests import MERGE_PATCH, PARTIAL_LIST, Call, encode_body
 from webop.client.standalone import connect_command
 from webop.errors import (
     APIConflictError,
@@ -35,8 +35,8 @@ from webop.errors import (
     APIStatusError,
     APITooManyRequestsError,
 )
-from webop.models.crds import CRDS, build_crds
-from webop.objects.resources import Resource
+from webop.models.crds import build_crds, get_storage_version
+from webop.objects.resources import CRDS, Resource
 
 Json = dict[str, Any]
 
@@ -47,8 +47,6 @@ _PAGE, _SMALLEST_PAGE = 100, 20
 _PASSES = 5
 _PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0)  # seconds
 _INTERVAL = 5.0  # seconds; between lines about the progress, if they are not shown in place
-# A list of objects without their contents.
-_NAMES_ONLY = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
 
 
 @click.command(short_help="Rewrite stored objects in the storage version of their kinds.")
@@ -112,10 +110,8 @@ def _find_kinds(paths: tuple[str, ...], modules: tuple[str, ...]) -> dict[str, s
     registry, _ = load_quietly(paths, modules)
     found: dict[str, str | None] = {}
     for definition in build_crds(find_models(registry)):
-        versions = definition["spec"]["versions"]
-        if len(versions) > 1:
-            (stored,) = (each["name"] for each in versions if each["storage"])
-            found[definition["metadata"]["name"]] = stored
+        if len(definition["spec"]["versions"]) > 1:
+            found[definition["metadata"]["name"]] = get_storage_version(definition)
     if not found:
         raise click.ClickException(
             f"No kind in {', '.join((*paths, *modules))} has several versions. If an old one was "
@@ -162,7 +158,7 @@ class _Progress:
 
 
 async def _migrate(wanted: Mapping[str, str | None], progress: _Progress) -> bool:
-    """Migrate some kinds; return whether all objects are stored in it."""
+    """Migrate some kinds; return whether all their objects are stored in the storage versions."""
     is_done = True
     async with connect_command() as client:
         for name, version in wanted.items():
@@ -196,7 +192,8 @@ class _Migration:
         """
         for _ in range(_PASSES):
             definition = await self._read()
-            storage, former = _get_storage(definition), definition["status"]["storedVersions"]
+            storage = get_storage_version(definition)
+            former = definition["status"]["storedVersions"]
             if former == [storage]:
                 click.echo(f"{self.name}: all objects are stored as {storage}")
                 return True
@@ -233,7 +230,7 @@ class _Migration:
             raise click.ClickException(
                 f"There is no CustomResourceDefinition {self.name} in the cluster."
             ) from None
-        storage = _get_storage(found)
+        storage = get_storage_version(found)
         if self.wanted not in (None, storage):
             raise click.ClickException(
                 f"{self.name}: objects are stored as {storage} in the cluster, but the models say "
@@ -249,7 +246,7 @@ class _Migration:
         while len(self.failures) < _MAX_FAILURES:
             query = {"limit": str(size), **({"continue": token} if token else {})}
             try:
-                call = Call("GET", resource.get_url(), query, accept=_NAMES_ONLY)
+                call = Call("GET", resource.get_url(), query, accept=PARTIAL_LIST)
                 listed = await self._send(call, is_patient=size <= _SMALLEST_PAGE)
             except APIGoneError as exc:  # the rest of the list is of a later moment
                 if not (token := str(exc.details.get("continue") or "")):
@@ -332,11 +329,6 @@ def _is_brief(exc: APIError) -> bool:
     """Return whether an error passes. That of a failing conversion, a 500, does not."""
     is_passing = isinstance(exc, APIConnectionError | APITooManyRequestsError)
     return is_passing or getattr(exc, "status", 0) in (503, 504)
-
-
-def _get_storage(definition: Json) -> str:
-    (stored,) = (each["name"] for each in definition["spec"]["versions"] if each["storage"])
-    return str(stored)
 
 
 def _build_resource(definition: Json, version: str) -> Resource:

@@ -38,7 +38,7 @@ from webop.coordination.peer_records import (
 from webop.errors import APINotFoundError, APIStatusError
 from webop.identities import detect_own_identity
 from webop.logs.sanitizing import escape
-from webop.objects.resources import Resource
+from webop.objects.resources import NAMESPACES, Resource
 from webop.reactor.namespace_patterns import is_exact, select_namespaces
 
 _DEFAULT_PRIORITY = 100
@@ -262,7 +262,7 @@ async def _list_namespaces(client: Client, request: Request) -> list[tuple[str |
     globs = [pattern for pattern in request.patterns if not is_exact(pattern)]
     names: list[str] = []
     if globs:
-        async for page in client.list_pages(Resource("", "v1", "namespaces", namespaced=False)):
+        async for page in client.list_pages(NAMESPACES):
             names += [item["metadata"]["name"] for item in page.items]
     matching = sorted(select_namespaces(names, globs) - set(exact))
     return [*((name, True) for name in exact), *((name, False) for name in matching)]

@@ -9,10 +9,10 @@ from webop.cli.doctor.check_context import Context, Json
 from webop.cli.doctor.findings import Finding, approve, fail, note, warn
 from webop.cli.doctor.reachability import check_trust, explain
 from webop.errors import APIForbiddenError, APIStatusError
-from webop.models.crds import CRDS
+from webop.models.crds import get_storage_version
 from webop.models.versions import collect_versions
 from webop.objects.names import join_names
-from webop.objects.resources import Resource
+from webop.objects.resources import CRDS, Resource
 
 _REASON = re.compile(r"conversion webhook for .+? failed: (.*)", re.DOTALL)
 _LONGEST = 500  # characters of a reason
@@ -48,7 +48,7 @@ def judge_definition(definition: Json, versions: Collection[str], hub: str) -> I
     spec = definition["spec"]
     conversion = spec.get("conversion") or {}
     served = {each["name"] for each in spec["versions"] if each["served"]}
-    (storage,) = (each["name"] for each in spec["versions"] if each["storage"])
+    storage = get_storage_version(definition)
     stored = definition.get("status", {}).get("storedVersions") or [storage]
     if conversion.get("strategy") != "Webhook":
         text = (

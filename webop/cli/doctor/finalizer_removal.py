@@ -9,14 +9,12 @@ from dataclasses import dataclass, field
 
 from webop.aio.backoff import Backoff
 from webop.aio.concurrency import run_concurrently
-from webop.client.api import PAGE_SIZE, Client
-from webop.client.http.requests import MERGE_PATCH, Call, parse_page
+from webop.client.api import Client
+from webop.client.http.requests import MERGE_PATCH, Selection
 from webop.errors import APIConflictError, APINotFoundError, APIStatusError
 from webop.logs.sanitizing import escape
 from webop.objects.resources import Resource
 
-# Only the metadata of the objects is transferred.
-_METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
 _AT_ONCE = 8  # requests
 _CONFLICT_DELAYS = (0.0, 0.1, 0.3, 1.0, 2.0)  # seconds
 
@@ -81,11 +79,8 @@ async def find_held(
 async def _list_held(
     client: Client, resource: Resource, namespace: str | None, finalizer: str
 ) -> list[HeldObject]:
-    path, token, found = resource.get_url(namespace=namespace), "", []
-    while True:
-        params = {"limit": str(PAGE_SIZE), **({"continue": token} if token else {})}
-        call = Call("GET", path, params, accept=_METADATA)
-        page, token = parse_page(call, await client.perform(call))
+    found = []
+    async for page in client.list_pages(resource, namespace, Selection(is_partial=True)):
         for metadata in (item["metadata"] for item in page.items):
             finalizers = metadata.get("finalizers") or ()
             if finalizer in finalizers:
@@ -100,8 +95,7 @@ async def _list_held(
                     tuple(name for name in finalizers if name != finalizer),
                 )
                 found.append(one)
-        if not token:
-            return found
+    return found
 
 
 async def remove_finalizer(

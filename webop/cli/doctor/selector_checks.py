@@ -15,8 +15,7 @@ from webop.handlers.model import (
     ResourceHandler,
 )
 from webop.objects.label_selectors import Requirement, parse_label_selector
-from webop.objects.resources import Resource
-from webop.reactor.cluster_changes import NAMESPACES
+from webop.objects.resources import NAMESPACES, Resource
 
 _REMEDY = "Change the filter of the handler, or settings.watching.label_selectors."
 

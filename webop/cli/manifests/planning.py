@@ -111,7 +111,7 @@ async def build_manifests(registry: OperatorRegistry, request: Request) -> tuple
         if request.priority == "none"
         else request.priority or (SYSTEM_PRIORITY if registry.needs_webhook_server else None),
     )
-    warnings += _add_conversions(definitions, registry, request, plan)
+    warnings += _add_conversions(definitions, registry, plan)
     files: Files = {"crds": [dump(definition) for definition in definitions]}
     rules = [rule for rule in registry.rules if has_mutating or not rule.is_mutating]
     warnings += [f"{rule} {_UNSERVED}" for rule in registry.rules if rule not in rules]
@@ -119,23 +119,23 @@ async def build_manifests(registry: OperatorRegistry, request: Request) -> tuple
     files["policies"] = list(_build_policies(rules, operator, plan, ruled))
     warnings += more
     head = [plan.build_namespace()] if request.creates_namespace else []
-    roles = build_rights(plan, list_needs(operator), request.namespaces, operator.handled, own)
+    roles = build_rights(plan, list_needs(operator), operator.handled, own)
     files["rbac"] = [*head, plan.build_account(), *roles]
-    files |= _build_objects(plan, is_shared=is_shared)
+    files |= _build_objects(plan)
     if plan.server and not pod_networks:
         warnings.append(_OPEN)
     files["webhooks"] = []  # charts get an empty file, in place of an earlier one
     if request.ca is not None and webhooks:
         found, more = find_kinds(webhooks, known, is_complete=request.asks_cluster)
         warnings += more
-        files["webhooks"] = list(_build_webhooks(registry, request, plan, found))
+        files["webhooks"] = list(_build_webhooks(registry, plan, found))
     return files, warnings
 
 
-def _build_objects(plan: Plan, *, is_shared: bool) -> Files:
+def _build_objects(plan: Plan) -> Files:
     """Return the Deployment and the network objects."""
     deployment = [plan.build_deployment()]
-    deployment += [plan.build_budget()] if is_shared else []
+    deployment += [plan.build_budget()] if plan.is_shared else []
     deployment += [plan.build_quota()] if plan.priority == SYSTEM_PRIORITY else []
     network = [plan.build_service()] if plan.server else []
     return {"deployment": deployment, "network": [*network, plan.build_policy()]}
@@ -274,14 +274,14 @@ def _build_policies(
 
 
 def _build_webhooks(
-    registry: OperatorRegistry, request: Request, plan: Plan, kinds: Collection[Resource]
+    registry: OperatorRegistry, plan: Plan, kinds: Collection[Resource]
 ) -> Iterator[str]:
     """Yield the webhook configurations, for users who maintain them (``--ca``)."""
-    config = _build_client_config(request, plan)
+    config = _build_client_config(plan)
     for reason in WebhookType:
         configuration = build_configuration(
             reason=reason,
-            name=request.configurations,
+            name=plan.request.configurations,
             handlers=registry.select_webhooks(),
             resources=kinds,
             client_config=config,
@@ -294,7 +294,6 @@ def _build_webhooks(
 def _add_conversions(
     definitions: Iterable[dict[str, Any]],
     registry: OperatorRegistry,
-    request: Request,
     plan: Plan,
 ) -> list[str]:
     """Add the address for conversions to definitions; return warnings.
@@ -305,26 +304,26 @@ def _add_conversions(
     names = collect_versions(registry.select_converters())
     if plan.server is None or not names:
         return []
-    if request.is_chart:
+    if plan.request.is_chart:
         text = "The CustomResourceDefinitions in the chart have no spec.conversion, because Helm "
         return [f"{text}does not render them. Print them without --helm."]
-    config = build_client_config(_build_client_config(request, plan), PATH)
+    config = build_client_config(_build_client_config(plan), PATH)
     for definition in definitions:
         if definition["metadata"]["name"] in names:
             definition["spec"]["conversion"] = build_conversion(config, is_patch=False)
     return []
 
 
-def _build_client_config(request: Request, plan: Plan) -> WebhookClientConfig:
+def _build_client_config(plan: Plan) -> WebhookClientConfig:
     """Return where API servers call the operator; with ``--ca``, and which CAs they trust."""
     if plan.server is None:
         raise ConfigurationError("--ca is for webhooks behind a Service: use WebhookServiceServer.")
     service = WebhookClientConfigService(
-        namespace=request.home, name=plan.service, port=plan.server.service_port
+        namespace=plan.request.home, name=plan.service, port=plan.server.service_port
     )
     if plan.server.path:
-        service["path"] = f"/{plan.server.path.strip('/')}"
+        service["path"] = plan.server.path
     config = WebhookClientConfig(service=service)
-    if request.ca is not None:
-        config["caBundle"] = base64.b64encode(request.ca.read_bytes()).decode()
+    if (ca := plan.request.ca) is not None:
+        config["caBundle"] = base64.b64encode(ca.read_bytes()).decode()
     return config

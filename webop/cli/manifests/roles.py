@@ -14,8 +14,7 @@ from webop.cli.manifests.objects import Plan
 from webop.cli.manifests.yaml_text import dump
 from webop.cli.required_rights import Need
 from webop.errors import ConfigurationError
-from webop.models.crds import CRDS
-from webop.objects.resources import Resource
+from webop.objects.resources import CRDS, Resource
 from webop.objects.rights import VERBS, parse_right
 
 Json = dict[str, Any]
@@ -96,7 +95,6 @@ _RULE: Final = {"apiGroups", "resources", "resourceNames", "nonResourceURLs", "v
 def build_rights(
     plan: Plan,
     needs: Iterable[Need],
-    namespaces: tuple[str, ...],
     handled: Iterable[Resource],
     own: str = "",
 ) -> Iterator[str]:
@@ -105,11 +103,10 @@ def build_rights(
     Args:
         plan: the deployment.
         needs: what the operator needs.
-        namespaces: where the operator works; empty for the whole cluster.
         handled: the kinds that have handlers.
-        own: rules as YAML text, to add in these namespaces.
+        own: rules as YAML text, to add in all namespaces of the operator.
     """
-    served = namespaces or ("",)
+    served = plan.request.namespaces or ("",)
     places: dict[str, list[Need]] = {place: [] for place in ("", *served)}
     for need in needs:
         for place in need.namespaces or ("",):

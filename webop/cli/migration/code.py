@@ -93,7 +93,8 @@ class CodeReader:
             )
         keywords = {item.arg for item in node.keywords}
         if name == "WebhookServer" and "port" not in keywords:
-            self._note(node, "Without port=, WebhookServer uses port 9443; Kopf's, a random port.")
+            text = "Without port=, WebhookServer uses port 9443; Kopf's, a random port."
+            self._add(node, text, must_change=False)
 
     def _read_decorators(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         """Check the options in decorators of handlers."""
@@ -102,7 +103,7 @@ class CodeReader:
                 root, *names = _unroll(decorator.func) or [""]
                 if root in {*self._aliases, "on"}:
                     for text in _compare(node, names or [root], decorator.keywords):
-                        self._note(decorator, text)
+                        self._add(decorator, text, must_change=False)
 
     def _read_import(self, node: ast.Import) -> None:
         for alias in node.names:
@@ -140,13 +141,10 @@ class CodeReader:
         elif not (hasattr(field.annotation, name) or name in field.annotation.model_fields):
             self._add(node, f"webop has no settings.{group}.{name}; setting it raises an error.")
         elif (group, name) in _NO_EFFECT:
-            self._note(node, f"settings.{group}.{name} has no effect.")
+            self._add(node, f"settings.{group}.{name} has no effect.", must_change=False)
 
-    def _add(self, node: ast.stmt | ast.expr, text: str) -> None:
-        self.findings.append(Finding(self._path, node.lineno, text))
-
-    def _note(self, node: ast.stmt | ast.expr, text: str) -> None:
-        self.findings.append(Finding(self._path, node.lineno, text, must_change=False))
+    def _add(self, node: ast.stmt | ast.expr, text: str, *, must_change: bool = True) -> None:
+        self.findings.append(Finding(self._path, node.lineno, text, must_change))
 
 
 def _compare(
