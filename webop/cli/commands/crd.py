@@ -260,7 +260,9 @@ async def _send(
 
 
 async def _wait_served(client: Client, wanted: dict[str, Any]) -> None:
-    """Wait until all versions of a kind are served; "Established" says nothing of new versions.
+    """Wait until all versions of a kind are served.
+
+    The condition "Established" says nothing of new versions of a kind, but the discovery does.
 
     Raises:
         click.ClickException: one of them is not served in time.

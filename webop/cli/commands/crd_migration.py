@@ -152,6 +152,7 @@ class _Progress:
             self._show(has_end=True)
 
     def _show(self, *, has_end: bool) -> None:
+        """Print how many objects were rewritten, with the end of the line or without."""
         verb = "checked" if self.is_dry else "rewritten"
         text = f"{self._name}: {self.count} of {max(self.total, self.count)} objects {verb}"
         click.echo(f"\r{text}" if self._is_in_place else text, err=True, nl=has_end)

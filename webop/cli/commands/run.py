@@ -160,11 +160,14 @@ def run(
     options["priority"] = ctx.params["priority"] = priority  # handlers can read it
     if not (paths or modules or controls.registry is not None or len(get_default_registry())):
         raise click.UsageError("No files are given. Write: webop run -A handlers.py")
-    link = accept_reload()
-    if reload and link is None:
+    # With --reload, this process is the parent that watches the files, or its child, the operator.
+    parent = accept_reload()
+    if reload and parent is None:
         folders = [Path(path).parent for path in paths] + [Path.cwd()] * bool(modules)
         ctx.exit(Supervisor(folders).run())
     with _importing():
+        # The handlers get into the registry of the controls, or else into the default one, which
+        # embedding.run() takes in the same way.
         registry = load_handlers(paths, modules, controls.registry)
         from webop import embedding  # noqa: PLC0415 - keeps --help fast
         from webop.handlers.validation import check_registry  # noqa: PLC0415
@@ -186,9 +189,9 @@ def run(
     stop_flag = controls.stop_flag
     settings.leadership.lease_name = lease_name or settings.leadership.lease_name
     settings.admission.take_over |= take_over
-    if link is not None:
+    if parent is not None:
         check_registry(registry)  # before the old handlers stop
-        stop_flag = wait_for_turn(link)
+        stop_flag = wait_for_turn(parent)
     with contextlib.ExitStack() as stack:
         loop = controls.loop
         if loop is None:

@@ -16,16 +16,32 @@ Json = dict[str, Any]
 
 @dataclass(kw_only=True)
 class Context(Inspection):
-    """The state of one diagnosis: the options of the user, and what is known of the cluster."""
+    """The state of one diagnosis: the options of the user, and what is known of the cluster.
 
-    managed: str | None = None  # the name of the webhook configurations that must exist
+    The steps of :mod:`webop.cli.doctor.diagnosis` fill it. The options and the client are there
+    from the start, `settings` are complete after the startup handlers.
+
+    Attributes:
+        managed: the name of the webhook configurations: the option, or else the setting, once the
+            settings are complete; None for all in the cluster.
+        is_probing: whether to make API servers call the webhooks.
+        calls_startup: whether to call the startup handlers.
+        startup_timeout: the longest time that they may take, in seconds.
+        client: of the user.
+        now: the time of the API server; after the login, as is `username`.
+        username: the name of the user's account; None if the API server does not return it.
+        replicas: those with a live record; after the webhook configurations. `resources` are there
+            before these, and `names` are found with them.
+    """
+
+    managed: str | None = None
     is_probing: bool = True
     calls_startup: bool = True
     startup_timeout: float = 10.0
     client: Client = field(init=False)
     now: dt.datetime = field(init=False)
     username: str | None = None
-    replicas: set[str] = field(default_factory=set)  # live ones, by their records
+    replicas: set[str] = field(default_factory=set)
 
     @property
     def is_known(self) -> bool:

@@ -202,15 +202,17 @@ async def _prepare(
         )
     settings.peering.standalone |= not settings.peering.mandatory
     if is_called:
-        _check_webhooks(settings, request, variables)
+        _complete_webhooks(settings, request, variables)
         operator.names = [settings.admission.managed] if settings.admission.managed else []
     return operator
 
 
-def _check_webhooks(
+def _complete_webhooks(
     settings: OperatorSettings, request: Request, variables: dict[str, str]
 ) -> None:
-    """Check that API servers can call webhooks in pods; set default names.
+    """Complete the settings and the variables of webhooks; API servers must be able to call them.
+
+    The variable of the Service is removed if the server does not need it.
 
     Raises:
         ConfigurationError: the server is not behind a Service, or options contradict settings.

@@ -1,4 +1,4 @@
-"""Analyse all files of an operator: code (:mod:`.code`), dependencies and images (:mod:`.pins`)."""
+"""Analyse all files of an operator: its code, and the pins of its dependencies and images."""
 
 from __future__ import annotations
 
