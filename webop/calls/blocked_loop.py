@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 _OFF_POLLING = 5.0  # seconds; between two reads of the setting while it is off
 _LAG_POLLING = 0.5  # seconds; between two measurements of the lag
 _FRAMES = 12  # of the stack, if no handler is in it
+_pausing = threading.Lock()  # held while the garbage collector pauses
 
 
 @contextlib.contextmanager
@@ -148,10 +149,11 @@ class Watchdog:
         innermost = map(getitem, starmap(sys._current_frames, [()]), [self._thread])  # noqa: SLF001
         steps: Iterator[Any] = chain(innermost, repeat("f_back"))
         stack: list[tuple[CodeType, int]] = []
-        is_enabled = gc.isenabled()
-        gc.disable()
-        with contextlib.suppress(AttributeError, KeyError):  # beyond the outermost frame; no thread
-            stack.extend(map(attrgetter("f_code", "f_lineno"), accumulate(steps, getattr)))
-        if is_enabled:
-            gc.enable()
+        with _pausing:
+            is_enabled = gc.isenabled()
+            gc.disable()
+            with contextlib.suppress(AttributeError, KeyError):  # no further frame; no thread
+                stack.extend(map(attrgetter("f_code", "f_lineno"), accumulate(steps, getattr)))
+            if is_enabled:
+                gc.enable()
         return stack

@@ -292,14 +292,15 @@ async def execute_children(
 def _deliver(key: str, result: Any, cause: ResourceCause) -> None:
     """Put the result of a handler into the status (chapter "Results delivery").
 
-    Those of daemons and timers are left out if the object already has them.
+    Those of daemons and timers are left out if the object had them before the call, and has them.
     """
     if result is None or (isinstance(result, Again) and isinstance(cause, ReconcileCause)):
         return
     status = dump_status(result) if isinstance(result, pydantic.BaseModel) else {key: result}
     if isinstance(cause, BackgroundCause):
         with contextlib.suppress(ValueError):  # the writer logs what JSON cannot represent
-            if not Patch(convert_to_json({"status": status})).as_json_patch(cause.body):
+            patch = Patch(convert_to_json({"status": status}))
+            if not any(map(patch.as_json_patch, (cause.body, {"status": cause.status_before}))):
                 return
     if is_mapping(result):
         current = cause.patch.status.get(key)

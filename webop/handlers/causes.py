@@ -142,9 +142,14 @@ class BackgroundCause(ResourceCause):
     """The cause of a daemon or timer; the body always shows the newest state of the object.
 
     The arguments are not kept, to save memory: each daemon has a cause, and most daemons sleep.
+
+    Attributes:
+        status_before: the status of the object before the call; None while a change of it is not
+            written. Handlers can change that of the body in place.
     """
 
     stopped: DaemonStopped
+    status_before: Any = None
 
     @property
     def kwargs(self) -> dict[str, Any]:

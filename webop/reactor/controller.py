@@ -290,10 +290,13 @@ class Controller:
             self.stop_daemons(reason)
             for obj in list(self._objects.values()):
                 obj.is_unshown &= obj.is_gone and obj.is_shown
-                self.enqueue(obj)
+                if not self._write_last(obj):
+                    self.enqueue(obj)
             return
         self._is_resuming = True
         for obj in self._objects.values():
+            if obj.state is not State.RUNNING:
+                obj.leave_work()  # a patch from before is outdated
             if obj.reconciling is not None:
                 obj.reconciling.resume()
         self.list_again(is_holding=self.has_indexes)  # the watch can have been behind
@@ -328,10 +331,7 @@ class Controller:
             self._let_go(obj)
             return
         if Hold.PAUSED in self.holds and not (obj.is_unshown or obj.is_unindexed):
-            obj.may_have_left = False  # the active operator releases it
-            self._write_last(obj)
-            obj.leave_work()
-            self._let_go(obj)
+            self._leave(obj)
             return
         # Event handlers and indexers do not wait for the end of a pause, except to read the body.
         if after is None and (obj.text == b"" or not (obj.is_unindexed or obj.is_unshown)):
@@ -350,6 +350,13 @@ class Controller:
             self._held[obj] = None
         if obj.state is State.QUEUED:
             self._park_body(obj)
+
+    def _leave(self, obj: WatchedObject) -> None:
+        """Leave an object to the active operator, which also releases it."""
+        obj.may_have_left = False
+        if not obj.is_writing:  # else the end of that leads here again
+            obj.leave_work()
+            self._let_go(obj)
 
     def begin(self, obj: WatchedObject) -> None:
         """Start the work on an object, if there is any: its turn has come.
@@ -396,11 +403,16 @@ class Controller:
         """Start a task that writes for an object, beside other work on it."""
         self._follow(obj, self._spawn(work, name=f"writer of {obj}"), self._finish_beside)
 
-    def _write_last(self, obj: WatchedObject) -> None:
-        """Write what handlers have left, in spite of the pause after a failure: then work ends."""
+    def _write_last(self, obj: WatchedObject) -> bool:
+        """Write what handlers have left, in spite of the pause after a failure: then work ends.
+
+        Return whether there is anything, and no worker that writes it.
+        """
         writer = (obj.work or NOTHING).writer
-        if writer is not None and writer.is_due and obj.state is not State.RUNNING:
-            self.write(obj, writer.write())
+        if writer is None or not writer.has_unwritten or obj.state is State.RUNNING:
+            return False
+        self.write(obj, writer.write())
+        return True
 
     def _finish_beside(self, obj: WatchedObject, task: asyncio.Task[Any]) -> None:
         del self._workers[task]

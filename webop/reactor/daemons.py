@@ -36,7 +36,7 @@ from webop.objects.fields import clone
 from webop.objects.patch import Patch
 from webop.reactor.object_writer import ATTEMPTS, open_writer
 from webop.reactor.resource_context import ResourceContext
-from webop.reactor.store import WatchedObject
+from webop.reactor.store import NOTHING, WatchedObject
 
 logger = logging.getLogger(__name__)
 
@@ -207,7 +207,9 @@ class Daemon:
 
     async def _call_and_write(self, state: HandlerState) -> Outcome:
         """Call the handler once, then write its result and its patch."""
-        patch = self.cause.patch
+        patch, writer = self.cause.patch, (self.obj.work or NOTHING).writer
+        has_unwritten = writer is not None and writer.has_unwritten
+        self.cause.status_before = None if has_unwritten else clone(self.daemons.raw.get("status"))
         try:
             options = CallOptions(
                 self.ctx.operator.settings,

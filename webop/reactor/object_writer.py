@@ -50,7 +50,6 @@ logger = logging.getLogger(__name__)
 
 ATTEMPTS = 10  # to patch an object that keeps changing; then there is a pause
 _REFUSED = "The API server refused the changes of %s. They are lost, without a retry: %s"
-_TOO_LATE = "The last changes of %s before a pause or the end are lost: %s"
 _PATIENCE = 60.0  # seconds; permissions that are missing for longer are assumed to stay so
 
 Content = Mapping[str, Any] | list[JSONPatchOp]
@@ -130,11 +129,6 @@ class Writer:
         return bool(self.waiting or self.sent)
 
     @property
-    def is_due(self) -> bool:
-        """Whether there is anything to write, except for the removal of the finalizer."""
-        return bool(self.waiting or (self.sent and not self.is_denied))
-
-    @property
     def is_writing(self) -> bool:
         """Whether it is writing."""
         return self._lock.locked()
@@ -200,23 +194,19 @@ class Writer:
                 self._forget()
             try:
                 is_tried = False
-                while self.is_due or (self._can_remove_finalizer and not is_tried):
+                while self._is_due or (self._can_remove_finalizer and not is_tried):
                     if self.pause.left and not self._obj.controller.is_stopped:
                         return False
                     self._set_timer(None)
-                    if self.is_due:
+                    if self._is_due:
                         await self._write_all(attempts)
                     else:
                         await self._remove_finalizer()
                         is_tried = True
                     if self.pause.has_failed and not self.is_denied:
                         self.pause = Pause()
-            except Exception as exc:  # noqa: BLE001  logged
-                if self._is_stopped:
-                    self._log_loss(_TOO_LATE, str(exc))
-                    self._forget()
-                else:
-                    self._retry_later(exc)
+            except Exception as exc:  # noqa: BLE001  logged; nothing that was handed over is lost
+                self._retry_later(exc)
                 return False
         return True
 
@@ -240,15 +230,15 @@ class Writer:
         self._timer = None
         obj = self._obj
         is_current = obj.work is not None and obj.work.writer is self
-        if not is_current or self._is_stopped:
+        if not is_current or (obj.controller.is_stopped and obj.state is not State.RUNNING):
             return
         self.is_denied, self.pause.until = False, 0.0
         obj.controller.write(obj, self.write())
 
     @property
-    def _is_stopped(self) -> bool:
-        """Whether there is no later opportunity to write: the stream ends, or has a pause."""
-        return self._obj.controller.is_stopped and self._obj.state is not State.RUNNING
+    def _is_due(self) -> bool:
+        """Whether there is anything to write, except for the removal of the finalizer."""
+        return bool(self.waiting or (self.sent and not self.is_denied))
 
     @property
     def _can_remove_finalizer(self) -> bool:

@@ -311,14 +311,9 @@ class WatchedObject:
         return self.work
 
     def leave_work(self) -> None:
-        """Forget the work on it: others can continue it.
-
-        It keeps which states handlers have seen, and the writer until that has written.
-        """
-        work = self.work or NOTHING
-        cycle = None if work.cycle is None else Cycle(work.cycle.essences)
-        writer = work.writer if work.writer is not None and work.writer.is_due else None
-        self.work = Work(cycle, writer) if cycle or writer else None
+        """Forget the work on it, except which states handlers have seen: others can continue it."""
+        cycle = (self.work or NOTHING).cycle
+        self.work = None if cycle is None else Work(Cycle(cycle.essences))
 
     @property
     def _pauses(self) -> list[Pause]:

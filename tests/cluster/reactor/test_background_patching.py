@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 
 import webop
@@ -170,6 +172,45 @@ async def test_a_result_that_is_there_already_is_not_written_again(
     expected = [True, False, True, True, False, True, False, False, True, False, False]
     assert is_written[1:] == expected[1:]  # the first time, the handled state is written too
     assert body["status"] == {"fn": ["x"]}
+
+
+@pytest.mark.feature("TMR-19")
+async def test_a_result_replaces_one_that_could_not_be_written_also_if_the_object_has_it(
+    run_relayed: RunOperator, objects: Objects
+) -> None:
+    results, refused = ["old", "new", "old"], 0
+
+    @webop.timer("widgets", id="fn", interval=0.2)
+    async def fn(**_: Any) -> str | None:
+        return results.pop(0) if results else None
+
+    async def meddle(request: httpx.Request) -> httpx.Response | None:
+        nonlocal refused
+        if request.method != "PATCH" or b'"new"' not in request.content or refused:
+            return None
+        refused += 1
+        return httpx.Response(503)
+
+    async with run_relayed(meddle=meddle):
+        await objects.create("one")
+        await eventually(lambda: refused and not results)
+        await asyncio.sleep(1.2)  # until the refused one is sent again
+        assert (await objects.get("one"))["status"] == {"fn": "old"}
+
+
+@pytest.mark.feature("TMR-19")
+async def test_a_result_that_a_timer_has_changed_in_place_is_written(
+    run_operator: RunOperator, objects: Objects
+) -> None:
+    @webop.timer("widgets", id="fn", interval=0.1)
+    async def fn(status: webop.Status, **_: Any) -> list[int]:
+        found: list[int] = status.get("fn", [])
+        found.append(len(found))
+        return found
+
+    async with run_operator():
+        await objects.create("one")
+        await objects.wait("one", lambda body: body.get("status", {}).get("fn") == [0, 1, 2])
 
 
 @pytest.mark.feature("TMR-19", "TMR-06")
