@@ -292,7 +292,7 @@ async def execute_children(
 def _deliver(key: str, result: Any, cause: ResourceCause) -> None:
     """Put the result of a handler into the status (chapter "Results delivery").
 
-    Those of daemons and timers are left out if the object had them before the call, and has them.
+    Those of timers are left out if the object had them before the call, and still has them.
     """
     if result is None or (isinstance(result, Again) and isinstance(cause, ReconcileCause)):
         return

@@ -144,8 +144,8 @@ class BackgroundCause(ResourceCause):
     The arguments are not kept, to save memory: each daemon has a cause, and most daemons sleep.
 
     Attributes:
-        status_before: the status of the object before the call; None while a change of it is not
-            written. Handlers can change that of the body in place.
+        status_before: for a timer, the status of the object before the call; None if a change of
+            it is not written yet. Handlers can change that of the body in place.
     """
 
     stopped: DaemonStopped

@@ -208,18 +208,18 @@ class Daemon:
     async def _call_and_write(self, state: HandlerState) -> Outcome:
         """Call the handler once, then write its result and its patch."""
         patch, writer = self.cause.patch, (self.obj.work or NOTHING).writer
-        has_unwritten = writer is not None and writer.has_unwritten
-        self.cause.status_before = None if has_unwritten else clone(self.daemons.raw.get("status"))
+        is_timer = isinstance(self.handler, TimerHandler)
+        if is_timer and not (writer is not None and writer.has_unwritten):
+            self.cause.status_before = clone(self.daemons.raw.get("status"))
         try:
             options = CallOptions(
                 self.ctx.operator.settings,
-                success_level=logging.DEBUG
-                if isinstance(self.handler, TimerHandler)
-                else logging.INFO,
+                success_level=logging.DEBUG if is_timer else logging.INFO,
                 counters=self.ctx.operator.counters,
                 status=self.daemons.call_status,
             )
             outcome = await attempt(self.handler, self.cause, state, options)
+            self.cause.status_before = None
             is_last = self._is_over(outcome)
             if is_last and not self.stopper:  # also if it is cancelled before its patch is written
                 self._remember(has_finished=True)
