@@ -35,17 +35,17 @@ async def clean(**_):
 
 @pytest.mark.feature("STA-11", "ASY-02")
 async def test_what_belongs_to_a_loop_can_be_made_in_startup_handlers_and_used_in_others(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+    run_operator: RunOperator, objects: Objects
 ) -> None:
     crowd, most, handled = 0, 0, 0
 
-    @webop.on.startup(registry=registry)
+    @webop.on.startup()
     async def start(memo: webop.Memo, **_: Any) -> None:
         memo.lock = asyncio.Lock()
         memo.future = asyncio.get_running_loop().create_future()
         memo.future.set_result("from the startup")
 
-    @webop.on.create("widgets", registry=registry, id="fn")
+    @webop.on.create("widgets", id="fn")
     async def fn(memo: webop.Memo, **_: Any) -> None:
         nonlocal crowd, most, handled
         assert await memo.future == "from the startup"
@@ -141,8 +141,7 @@ async def test_the_scope_is_chosen_in_code(
     elsewhere = Objects(objects.client, objects.kind, webop_cluster.create_namespace())
     async with operate(info, registry, beside=is_spawned, **options):
         await elsewhere.create("one", labels={"scope": way})
-        await objects.create("one", labels={"scope": way})
-        await objects.wait_handled("one")
+        await objects.make("one", labels={"scope": way})
         if way == "clusterwide":
             await elsewhere.wait_handled("one")
     expected = {name, elsewhere.namespace} if way == "clusterwide" else {name}
@@ -151,12 +150,12 @@ async def test_the_scope_is_chosen_in_code(
 
 @pytest.mark.feature("CFG-18")
 async def test_a_handler_that_changes_its_object_again_and_again_does_not_keep_others_waiting(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+    run_operator: RunOperator, objects: Objects
 ) -> None:
     called: list[str] = []
 
-    @webop.on.create("widgets", registry=registry, id="create")
-    @webop.on.update("widgets", registry=registry, id="update")
+    @webop.on.create("widgets", id="create")
+    @webop.on.update("widgets", id="update")
     async def fn(name: str, patch: webop.Patch, **_: Any) -> None:
         called.append(name)
         if name == "busy":
@@ -165,8 +164,7 @@ async def test_a_handler_that_changes_its_object_again_and_again_does_not_keep_o
     async with run_operator(build_settings(batching={"worker_limit": 1})):
         await objects.create("busy", {"a": 0})
         await eventually(lambda: called.count("busy") > 2)
-        await objects.create("quiet")
-        await objects.wait_handled("quiet")
+        await objects.make("quiet")
         before = len(called)
         await eventually(lambda: len(called) > before + 2)
     assert called.count("quiet") == 1

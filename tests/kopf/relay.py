@@ -168,11 +168,14 @@ class Relay:
             f"A call of {handler} for {name} in turn {turn}",
         )
 
+    async def wait_for_records(self, name: str, **states: str) -> Json:
+        """Wait until an object has progress records; see :func:`has_records`."""
+        return await self.objects.wait(name, lambda body: has_records(body, **states))
+
     async def pass_fence(self) -> None:
         """Wait until the present operator has seen all that has happened to the objects before."""
         name = f"fence-{next(self._fences)}"
-        await self.objects.create(name, labels={"relay": "fence"})
-        await self.objects.wait_handled(name)
+        await self.objects.make(name, labels={"relay": "fence"})
 
 
 def _find_python(side: str) -> str:

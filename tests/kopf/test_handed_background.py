@@ -46,7 +46,6 @@ def timer(**kwargs):
         body = await relay.objects.get("kept")
         assert is_held(body)
         assert not get_annotations(body)
-        await relay.objects.delete("kept")
-        await relay.objects.wait_gone("kept")
+        await relay.objects.remove("kept")
     assert relay.list_handlers("kept", turn=2).count("daemon") == 1
     assert relay.list_handlers("kept", turn=2).count("stopped") == 1

@@ -39,20 +39,15 @@ async def outer(**kwargs):
 """)
     async with relay.run(swap.first) as command:
         await relay.objects.create("one", {"x": 1})
-        body = await relay.objects.wait(
-            "one",
-            lambda body: has_records(
-                body,
-                **{
-                    "outer.outer._locals_.one": "success",
-                    "outer.two.spec.x": "success",
-                    "outer.inner.leaf": "success",
-                    "outer.inner.last": "delayed",
-                    "outer": "subrefs",
-                    "outer.inner": "subrefs",
-                },
-            ),
-        )
+        states = {
+            "outer.outer._locals_.one": "success",
+            "outer.two.spec.x": "success",
+            "outer.inner.leaf": "success",
+            "outer.inner.last": "delayed",
+            "outer": "subrefs",
+            "outer.inner": "subrefs",
+        }
+        body = await relay.wait_for_records("one", **states)
         await command.stop(swap.stop)
     records = get_records(body)
     assert set(records["outer.inner"]["subrefs"]) == {"outer/inner/leaf", "outer/inner/last"}
@@ -93,15 +88,10 @@ def pending(reason, **kwargs):
         for key in ("finished/spec.a", "pending/spec.a", long, f"{long}/y")
     )
     async with relay.run(swap.first) as command:
-        await relay.objects.create("one", {"a": {"b": 1}, "c": 1})
-        await relay.objects.wait_handled("one")
+        await relay.objects.make("one", {"a": {"b": 1}, "c": 1})
         await relay.objects.patch("one", {"spec": {"a": {"b": 2}, "c": 2}})
-        await relay.objects.wait(
-            "one",
-            lambda body: has_records(
-                body, **{finished: "success", **dict.fromkeys(pending, "delayed")}
-            ),
-        )
+        states = {finished: "success", **dict.fromkeys(pending, "delayed")}
+        await relay.wait_for_records("one", **states)
         await command.stop(swap.stop)
     async with relay.run(swap.second):
         body = await relay.objects.wait_handled("one")
@@ -194,8 +184,7 @@ def deleted(**kwargs):
         # Of the default names there is nothing, and nothing but the state is left.
         assert not any(key.startswith("kopf.zalando.org/") for key in get_annotations(body))
         assert "f" * 30 not in str(body["metadata"].get("annotations"))
-        await relay.objects.delete("one")
-        await relay.objects.wait_gone("one")
+        await relay.objects.remove("one")
 
     assert relay.list_handlers("one", turn=1) == ["finished", "pending"]
     assert relay.list_handlers("one", turn=2) == ["deleted", "pending"]

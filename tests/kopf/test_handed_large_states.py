@@ -25,14 +25,12 @@ async def test_a_compressed_state_is_plain_again_when_kopf_has_handled_it(relay:
     relay.write(HANDLERS)
     spec = {"x": "ж" * 70 * KIB}
     async with relay.run(WEBOP) as command:
-        await relay.objects.create("one", spec, annotations={"applied": "ж" * 55 * KIB})
-        body = await relay.objects.wait_handled("one")
+        body = await relay.objects.make("one", spec, annotations={"applied": "ж" * 55 * KIB})
         assert "zlib" in get_annotations(body)[DIFFBASE]
         await command.stop()
     async with relay.run(WEBOP) as command:
         await relay.pass_fence()
-        await relay.objects.patch("one", {"spec": {"y": 1}})
-        body = await relay.objects.wait_handled("one")
+        body = await relay.objects.change("one", {"spec": {"y": 1}})
         assert "zlib" in get_annotations(body)[DIFFBASE]
         await command.stop()
     (call,) = relay.read_calls("one", turn=2)
@@ -77,10 +75,8 @@ async def test_a_state_of_which_there_is_only_a_digest_is_handled_once(relay: Re
         await command.stop()
     async with relay.run(WEBOP):
         await relay.pass_fence()
-        await relay.objects.patch("one", {"spec": {"x": "small"}})
-        await relay.objects.wait_handled("one")
-        await relay.objects.patch("one", {"spec": {"x": "other"}})
-        await relay.objects.wait_handled("one")
+        await relay.objects.change("one", {"spec": {"x": "small"}})
+        await relay.objects.change("one", {"spec": {"x": "other"}})
 
     calls = [(c["turn"], c["reason"], c["old"]) for c in relay.read_calls("one")]
     assert calls == [(1, "create", None), (2, "update", 0), (3, "update", 0), (3, "update", 2)]

@@ -8,14 +8,7 @@ from typing import Any
 import pytest
 
 from tests.kit.operators import DIFFBASE, FINALIZER, get_annotations
-from tests.kopf.relay import (
-    ALL_SWAPS,
-    SWAPS,
-    Relay,
-    Swap,
-    get_records,
-    has_records,
-)
+from tests.kopf.relay import ALL_SWAPS, SWAPS, Relay, Swap, get_records
 
 
 @pytest.mark.feature("CON-01", "CON-03", "CON-04", "ERR-19", "CFG-37", "CFG-68", "D-33")
@@ -51,11 +44,8 @@ async def interrupted(**kwargs):
     async with relay.run(swap.first) as command:
         await relay.objects.create("one", {"x": 1})
         await relay.wait_for_call("one", "interrupted", turn=1)
-        await relay.objects.wait(
-            "one",
-            lambda body: has_records(
-                body, finished="success", refused="failure", pending="delayed"
-            ),
+        await relay.wait_for_records(
+            "one", finished="success", refused="failure", pending="delayed"
         )
         await command.stop(swap.stop)
     records = get_records(await relay.objects.get("one"))
@@ -94,12 +84,9 @@ def pending(spec, **kwargs):
 """)
     async with relay.run(swap.first) as command:
         for name in ("begun", "away"):
-            await relay.objects.create(name, {"x": "old", "y": [1, {"z": "ж"}]})
-            await relay.objects.wait_handled(name)
+            await relay.objects.make(name, {"x": "old", "y": [1, {"z": "ж"}]})
         await relay.objects.patch("begun", {"spec": {"x": "new"}})
-        await relay.objects.wait(
-            "begun", lambda body: has_records(body, finished="success", pending="delayed")
-        )
+        await relay.wait_for_records("begun", finished="success", pending="delayed")
         await command.stop(swap.stop)
     for value in ("newer", "new"):
         await relay.objects.patch("away", {"spec": {"x": value}})
@@ -147,17 +134,14 @@ def pending(**kwargs):
     async with relay.run(swap.first) as command:
         for name in ("begun", "guarded", "away"):
             labels = {"with": "daemon"} if name == "guarded" else {}
-            await relay.objects.create(name, {"x": 1}, labels=labels)
-            body = await relay.objects.wait_handled(name)
+            body = await relay.objects.make(name, {"x": 1}, labels=labels)
             assert body["metadata"]["finalizers"] == [FINALIZER]
         await relay.wait_for_call("guarded", "daemon", turn=1)
         await relay.objects.create("early", {"x": 1})
-        await relay.objects.wait("early", lambda body: has_records(body, created="delayed"))
+        await relay.wait_for_records("early", created="delayed")
         for name in ("begun", "guarded"):
             await relay.objects.delete(name)
-        await relay.objects.wait(
-            "begun", lambda body: has_records(body, finished="success", pending="delayed")
-        )
+        await relay.wait_for_records("begun", finished="success", pending="delayed")
         for handler in ("finished", "pending"):
             await relay.wait_for_call("guarded", handler, turn=1)
         await relay.objects.wait("guarded", lambda body: "pending" in get_records(body))
@@ -199,14 +183,11 @@ def pending(name, **kwargs):
     async with relay.run(swap.first) as command:
         await relay.pass_fence()
         for name in ("begun", "rest"):
-            await relay.objects.create(name, {"x": 1})
-            await relay.objects.wait_handled(name)
+            await relay.objects.make(name, {"x": 1})
         await relay.pass_fence()
         await command.stop(swap.stop)
     async with relay.run(swap.second) as command:
-        await relay.objects.wait(
-            "begun", lambda body: has_records(body, finished="success", pending="delayed")
-        )
+        await relay.wait_for_records("begun", finished="success", pending="delayed")
         await relay.wait_for_call("rest", "pending", turn=2)
         await relay.pass_fence()
         await command.stop(swap.stop)
@@ -253,8 +234,7 @@ def handler(**kwargs):
         await command.stop(swap.stop)
     async with relay.run(swap.second):
         await relay.pass_fence()
-        await relay.objects.patch("plain", {"spec": {"a": 2}})
-        await relay.objects.wait_handled("plain")
+        await relay.objects.change("plain", {"spec": {"a": 2}})
 
     for body in before[1:]:
         name = body["metadata"]["name"]

@@ -46,8 +46,7 @@ def handler(reason, retry, **kwargs):
         await relay.objects.create("two", {"x": 1})  # another one's time is time to wake up in
         await relay.objects.wait("two", is_handled_by_both)
         assert (await relay.objects.get("one"))["metadata"] == body["metadata"]
-        await relay.objects.delete("one")
-        await relay.objects.wait_gone("one")
+        await relay.objects.remove("one")
 
     annotations = get_annotations(body)
     assert set(annotations) == {
