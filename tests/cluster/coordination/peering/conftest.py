@@ -9,7 +9,7 @@ import pytest
 
 import webop
 from tests.kit.operators import Calls
-from tests.kit.peering_objects import PeeringObject, provide_peerings
+from tests.kit.peering_objects import PeeringObject, Seen, provide_peerings
 from webop.client.api import Client
 
 if TYPE_CHECKING:
@@ -28,9 +28,10 @@ def shared(client: Client, webop_namespace: str) -> PeeringObject:
 
 
 @pytest.fixture
-def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+def seen(calls: Calls, caplog: pytest.LogCaptureFixture) -> Seen:
+    """What the operators of the test do and say."""
     caplog.set_level(logging.DEBUG, "webop.coordination")
-    return caplog
+    return Seen(calls, caplog)
 
 
 @pytest.fixture(autouse=True)

@@ -7,14 +7,14 @@ import time
 
 import pytest
 
-from tests.kit.operators import CRDS, Calls, Objects, RunOperator, build_settings
+from tests.kit.operators import CRDS, Objects, RunOperator, build_settings
 from tests.kit.peering_objects import (
     PEERINGS,
     PeeringObject,
+    Seen,
     build_peering_crds,
     build_record,
     define_peerings,
-    stay_out,
     undefine_peerings,
 )
 from tests.kit.waiting import eventually
@@ -23,23 +23,21 @@ from webop.client.api import Client
 
 @pytest.mark.feature("PEE-07", "PEE-09", "CFG-07", "D-62")
 async def test_a_peering_that_must_be_there_is_waited_for_and_joined_at_once(
-    run_operator: RunOperator,
-    shared: PeeringObject,
-    objects: Objects,
-    calls: Calls,
-    log: pytest.LogCaptureFixture,
+    run_operator: RunOperator, shared: PeeringObject, objects: Objects, seen: Seen
 ) -> None:
     mine = PeeringObject(shared.client, shared.namespace, "mine")
     await shared.create(boss=build_record(100))  # the boss of others
     async with run_operator(standalone=False, peering_name="mine", identity="me"):
-        await stay_out(objects, calls, log)
-        assert "kubectl create -f - <<< '{apiVersion: kopf.dev/v1, kind: KopfPeering" in log.text
-        assert f"metadata: {{namespace: {mine.namespace}, name: mine}}" in log.text
+        await seen.stay_out(objects)
+        assert (
+            "kubectl create -f - <<< '{apiVersion: kopf.dev/v1, kind: KopfPeering" in seen.log.text
+        )
+        assert f"metadata: {{namespace: {mine.namespace}, name: mine}}" in seen.log.text
         await mine.create()
         await mine.wait(lambda records: "me" in records)
-        await calls.wait("ignored")
+        await seen.calls.wait("ignored")
         await mine.delete()
-        await eventually(lambda: log.text.count("is paused: there is no peering object") == 2)
+        await eventually(lambda: seen.log.text.count("is paused: there is no peering object") == 2)
         await mine.create()
         await mine.wait(lambda records: "me" in records)
         await objects.pass_fence()
@@ -49,18 +47,15 @@ async def test_a_peering_that_must_be_there_is_waited_for_and_joined_at_once(
 @pytest.mark.feature("PEE-08", "PEE-11", "CFG-06", "D-62")
 @pytest.mark.parametrize("name", ["default", "custom"])
 async def test_a_peering_that_may_be_absent_is_joined_as_soon_as_it_appears(
-    run_operator: RunOperator,
-    shared: PeeringObject,
-    objects: Objects,
-    calls: Calls,
-    log: pytest.LogCaptureFixture,
-    name: str,
+    run_operator: RunOperator, shared: PeeringObject, objects: Objects, seen: Seen, name: str
 ) -> None:
     shared.name = name
     settings = build_settings(peering={"name": name})
     async with run_operator(settings, standalone=False, identity="me"):
         await objects.pass_fence()
-        (record,) = [r for r in log.records if "is not found, falling back to" in r.getMessage()]
+        (record,) = [
+            r for r in seen.log.records if "is not found, falling back to" in r.getMessage()
+        ]
         assert record.getMessage().endswith(
             "One copy? Add --standalone. Several? Add --lease NAME."
         )
@@ -69,21 +64,16 @@ async def test_a_peering_that_may_be_absent_is_joined_as_soon_as_it_appears(
         expires = time.time() + 3
         await shared.create(boss=build_record(100, lifetime=3))
         await shared.wait(lambda records: "me" in records)
-        await stay_out(objects, calls, log)
+        await seen.stay_out(objects)
         await shared.delete()  # the boss is there all the same, until the record expires
-        await calls.wait("ignored")
+        await seen.calls.wait("ignored")
         assert time.time() >= expires
-    assert "Resuming" in log.text
+    assert "Resuming" in seen.log.text
 
 
 @pytest.mark.feature("PEE-05", "CFG-12")
 async def test_operators_of_namespaces_are_paused_if_any_of_them_says_so(
-    client: Client,
-    run_operator: RunOperator,
-    shared: PeeringObject,
-    objects: Objects,
-    calls: Calls,
-    log: pytest.LogCaptureFixture,
+    client: Client, run_operator: RunOperator, shared: PeeringObject, objects: Objects, seen: Seen
 ) -> None:
     await shared.create()
     patterns = [objects.namespace, f"{objects.namespace}-*"]
@@ -94,23 +84,18 @@ async def test_operators_of_namespaces_are_paused_if_any_of_them_says_so(
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
         await client.request("POST", "/api/v1/namespaces", body=namespace)
         await other.create(boss=build_record(100))
-        await stay_out(objects, calls, log)
+        await seen.stay_out(objects)
         await other.wait(lambda records: "me" in records)
         await shared.wait(lambda records: "me" in records)
         body = await client.request("DELETE", f"/api/v1/namespaces/{name}")
         body["spec"]["finalizers"] = []  # what the controller manager would do
         await client.request("PUT", f"/api/v1/namespaces/{name}/finalize", body=body)
-        await calls.wait("ignored")
+        await seen.calls.wait("ignored")
 
 
 @pytest.mark.feature("PEE-05", "CFG-12")
 async def test_operators_of_the_whole_cluster_have_a_kind_of_their_own(
-    client: Client,
-    run_operator: RunOperator,
-    shared: PeeringObject,
-    objects: Objects,
-    calls: Calls,
-    log: pytest.LogCaptureFixture,
+    client: Client, run_operator: RunOperator, shared: PeeringObject, objects: Objects, seen: Seen
 ) -> None:
     await shared.create(boss=build_record(100))
     wide = PeeringObject(client, None, objects.namespace)
@@ -123,9 +108,9 @@ async def test_operators_of_the_whole_cluster_have_a_kind_of_their_own(
             clusterwide=True,
             namespaces=[],
         ):
-            await stay_out(objects, calls, log)
+            await seen.stay_out(objects)
             await wide.write("boss", None)
-            await calls.wait("ignored")
+            await seen.calls.wait("ignored")
             assert set(await wide.read()) == {"me"}
         assert set(await shared.read()) == {"boss"}
     finally:
@@ -134,42 +119,35 @@ async def test_operators_of_the_whole_cluster_have_a_kind_of_their_own(
 
 @pytest.mark.feature("PEE-06", "PEE-07", "PEE-11", "D-19", "D-62")
 async def test_kinds_come_and_go(
-    client: Client,
-    run_operator: RunOperator,
-    shared: PeeringObject,
-    objects: Objects,
-    calls: Calls,
-    log: pytest.LogCaptureFixture,
+    client: Client, run_operator: RunOperator, shared: PeeringObject, objects: Objects, seen: Seen
 ) -> None:
     mandatory = PeeringObject(client, objects.namespace, "mine")
     await undefine_peerings(client)
     async with run_operator(standalone=False, identity="free", beside=True):
         await objects.create("first", labels={"x": "y"})
-        await calls.wait("first")
-        assert "Default peering object is not found, falling back" in log.text
+        await seen.calls.wait("first")
+        assert "Default peering object is not found, falling back" in seen.log.text
         async with run_operator(standalone=False, identity="me", peering_name="mine", beside=True):
-            await eventually(lambda: "is paused: there is no kind KopfPeering" in log.text)
+            await eventually(lambda: "is paused: there is no kind KopfPeering" in seen.log.text)
             await define_peerings(client)
             await shared.create()
             await shared.wait(lambda records: "free" in records)
-            await eventually(lambda: "is paused: there is no peering object 'mine'" in log.text)
+            await eventually(
+                lambda: "is paused: there is no peering object 'mine'" in seen.log.text
+            )
             await mandatory.create()
             await mandatory.wait(lambda records: "me" in records)
             await client.delete(CRDS, None, f"{PEERINGS.plural}.{PEERINGS.group}")
-            await eventually(lambda: log.text.count("is paused: there is no kind") == 2)
+            await eventually(lambda: seen.log.text.count("is paused: there is no kind") == 2)
         await objects.create("second", labels={"x": "y"})
-        await calls.wait("second")
+        await seen.calls.wait("second")
     await undefine_peerings(client)  # wait for the end of the deletion
     await define_peerings(client)
 
 
 @pytest.mark.feature("PEE-06", "D-19")
 async def test_the_legacy_group_serves_as_well_and_so_does_a_status_endpoint(
-    client: Client,
-    run_operator: RunOperator,
-    objects: Objects,
-    calls: Calls,
-    log: pytest.LogCaptureFixture,
+    client: Client, run_operator: RunOperator, objects: Objects, seen: Seen
 ) -> None:
     await undefine_peerings(client)
     legacy = PeeringObject(client, objects.namespace, group="zalando.org", has_status=True)
@@ -177,9 +155,9 @@ async def test_the_legacy_group_serves_as_well_and_so_does_a_status_endpoint(
     try:
         await legacy.create(boss=build_record(100))
         async with run_operator(standalone=False, identity="me"):
-            await stay_out(objects, calls, log)
+            await seen.stay_out(objects)
             await legacy.write("boss", None)
-            await calls.wait("ignored")
+            await seen.calls.wait("ignored")
             assert set(await legacy.read()) == {"me"}
     finally:
         for crd in build_peering_crds("zalando.org"):

@@ -11,8 +11,8 @@ import pytest
 
 from tests.kit.forwarder import Forwarder
 from tests.kit.http_relay import Relay
-from tests.kit.operators import Calls, Objects, RunOperator, build_settings, get_connection
-from tests.kit.peering_objects import PeeringObject, build_record, stay_out
+from tests.kit.operators import Objects, RunOperator, build_settings, get_connection
+from tests.kit.peering_objects import PeeringObject, Seen, build_record
 from tests.kit.rights import grant
 from tests.kit.waiting import eventually
 from webop.client.auth.kubeconfig import read_kubeconfig
@@ -25,20 +25,17 @@ LOST = {"error_backoffs": [0.05] * 20, "request_timeout": 2}
 
 
 async def test_garbage_in_the_status_is_told_once_and_ignored(
-    run_operator: RunOperator,
-    shared: PeeringObject,
-    objects: Objects,
-    log: pytest.LogCaptureFixture,
+    run_operator: RunOperator, shared: PeeringObject, objects: Objects, seen: Seen
 ) -> None:
     await shared.create(kopf={"progress": {}}, x="text", y={"priority": "high"})  # type: ignore[arg-type]
     async with run_operator(standalone=False, identity="me"):
         await objects.pass_fence()
         await shared.write("z", {"priority": 1, "lastseen": "yesterday"})
-        await eventually(lambda: "'z'" in log.text)
+        await eventually(lambda: "'z'" in seen.log.text)
         await objects.pass_fence()
     for identity in ("kopf", "x", "y", "z"):
-        assert log.text.count(f"Ignoring the record of {identity!r}") == 1
-    assert "Traceback" not in log.text
+        assert seen.log.text.count(f"Ignoring the record of {identity!r}") == 1
+    assert "Traceback" not in seen.log.text
     assert set(await shared.read()) == {"kopf", "x", "y", "z"}
 
 
@@ -54,27 +51,26 @@ class TestWithoutTheServer:
         proxy: Forwarder,
         shared: PeeringObject,
         objects: Objects,
-        calls: Calls,
-        log: pytest.LogCaptureFixture,
+        seen: Seen,
     ) -> None:
         await shared.create(boss=build_record(100, lifetime=3))
         settings = build_settings(networking=LOST, peering={"lifetime": 2})
         async with run_operator(settings, standalone=False, identity="me"):
-            await stay_out(objects, calls, log)
+            await seen.stay_out(objects)
             proxy.is_refusing = True
             proxy.cut()
-            await eventually(lambda: "Cannot renew the record" in log.text)
-            await eventually(lambda: "Resuming" in log.text)
+            await eventually(lambda: "Cannot renew the record" in seen.log.text)
+            await eventually(lambda: "Resuming" in seen.log.text)
             proxy.is_refusing = False
-            await calls.wait("ignored")
+            await seen.calls.wait("ignored")
             await shared.wait(lambda records: set(records) == {"me"})
-        warnings = [r for r in log.records if "Cannot renew the record" in r.getMessage()]
+        warnings = [r for r in seen.log.records if "Cannot renew the record" in r.getMessage()]
         assert [r.levelno for r in warnings].count(logging.WARNING) == 1
 
 
 @pytest.mark.feature("PEE-13")
 async def test_a_record_that_is_lost_while_it_is_renewed_is_written_again(
-    relayed: Relay, run_relayed: RunOperator, shared: PeeringObject, log: pytest.LogCaptureFixture
+    relayed: Relay, run_relayed: RunOperator, shared: PeeringObject, seen: Seen
 ) -> None:
     async def meddle(request: httpx.Request) -> httpx.Response | None:
         is_first = len(relayed.list_requests("PATCH", "kopfpeerings")) == 1
@@ -83,12 +79,12 @@ async def test_a_record_that_is_lost_while_it_is_renewed_is_written_again(
         response = await relayed.pass_on(request)
         await shared.write("me", None)
         await shared.write("third", "text")
-        await eventually(lambda: "'third'" in log.text, "the event")
+        await eventually(lambda: "'third'" in seen.log.text, "the event")
         return response
 
     await shared.create()
     async with run_relayed(meddle=meddle, standalone=False, identity="me"):
-        await eventually(lambda: "'third'" in log.text, "the event")
+        await eventually(lambda: "'third'" in seen.log.text, "the event")
         start = time.monotonic()
         await shared.wait(lambda records: "me" in records)
         assert time.monotonic() - start < 8
@@ -118,12 +114,12 @@ class TestWithFewRights:
         shared: PeeringObject,
         objects: Objects,
         user: str,
-        log: pytest.LogCaptureFixture,
+        seen: Seen,
     ) -> None:
         async with run_operator(standalone=False, identity="me"):
             await objects.pass_fence()
-            assert "cannot be read, falling back to the standalone mode" in log.text
-            assert "Grant the verb 'list' on 'kopfpeerings'" in log.text
+            assert "cannot be read, falling back to the standalone mode" in seen.log.text
+            assert "Grant the verb 'list' on 'kopfpeerings'" in seen.log.text
             peerings = "kopfpeerings.kopf.dev"
             await grant(shared.client, user, peerings, f"{READING},patch", objects.namespace)
             await shared.wait(lambda records: "me" in records)
@@ -135,14 +131,13 @@ class TestWithFewRights:
         shared: PeeringObject,
         objects: Objects,
         user: str,
-        calls: Calls,
-        log: pytest.LogCaptureFixture,
+        seen: Seen,
     ) -> None:
         peerings = "kopfpeerings.kopf.dev"
         await grant(shared.client, user, peerings, READING, objects.namespace)
         async with run_operator(standalone=False, identity="me", peering_name="default"):
-            await stay_out(objects, calls, log)
-            assert "Grant the verb 'patch' on 'kopfpeerings'" in log.text
+            await seen.stay_out(objects)
+            assert "Grant the verb 'patch' on 'kopfpeerings'" in seen.log.text
             await grant(shared.client, user, peerings, "patch", objects.namespace)
-            await calls.wait("ignored")
+            await seen.calls.wait("ignored")
         assert await shared.read() == {}
