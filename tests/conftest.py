@@ -144,3 +144,9 @@ def calls() -> Calls:
 def workshop(tmp_path: Path) -> Workshop:
     """Where ``webop run`` is run as a command."""
     return Workshop(tmp_path)
+
+
+@pytest.fixture
+def connected(tmp_path: Path, webop_cluster: LocalCluster) -> Workshop:
+    """The same, with the credentials of the administrator."""
+    return Workshop(tmp_path, KUBECONFIG=str(webop_cluster.kubeconfig))

@@ -98,6 +98,13 @@ def shop(machine: Machine) -> Iterator[str]:
     shutil.rmtree(machine.folder / "shop")
 
 
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, which is empty."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
 def test_a_new_operator_passes_its_tests(machine: Machine) -> None:
     """The line of the manual, from an empty folder; uv stands for pip."""
     assert machine.run("webop", "init", "shop", "--kind", "Order") == _PRINTED
@@ -150,10 +157,7 @@ def test_a_new_operator_is_deployed_by_the_commands_of_its_readme(
 @pytest.mark.parametrize(
     ("name", "kind"), [("shop", "Order"), (f"a-{'long-' * 7}nam", f"A{'Long' * 9}Kin")]
 )
-def test_the_code_of_a_new_operator_passes_the_linters(
-    name: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_the_code_of_a_new_operator_passes_the_linters(name: str, kind: str, here: Path) -> None:
     result = invoke("init", name, "--kind", kind)
     assert result.exit_code == 0, result.output
     ruff = Path(sys.executable).with_name("ruff")
@@ -165,32 +169,28 @@ def test_the_code_of_a_new_operator_passes_the_linters(
         commands.append((sys.executable, "-m", "mypy", "--strict"))
     for command in commands:
         done = subprocess.run(
-            [*command, "."], cwd=tmp_path / name, capture_output=True, text=True, check=False
+            [*command, "."], cwd=here / name, capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
 
 
-def test_nothing_of_the_templates_is_left_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_nothing_of_the_templates_is_left_over(here: Path) -> None:
     assert invoke("init", "my-shop-operator").exit_code == 0
-    files = [path for path in (tmp_path / "my-shop-operator").rglob("*") if path.is_file()]
+    files = [path for path in (here / "my-shop-operator").rglob("*") if path.is_file()]
     assert len(files) == 10
     for path in files:
         assert not re.search(r"\{\{\w", path.read_text()), path
-    models = (tmp_path / "my-shop-operator" / "my_shop_operator" / "models.py").read_text()
+    models = (here / "my-shop-operator" / "my_shop_operator" / "models.py").read_text()
     assert "class MyShop(webop.Model):" in models
     assert '"my-shop-operator.example.com"' in models
 
 
 def test_the_readme_has_ten_lines_and_the_workflow_the_actions_of_this_repository(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    here: Path,
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     invoke("init", "shop")
-    assert len((tmp_path / "shop" / "README.md").read_text().splitlines()) == 10
-    workflow = (tmp_path / "shop" / ".github" / "workflows" / "ci.yml").read_text()
+    assert len((here / "shop" / "README.md").read_text().splitlines()) == 10
+    workflow = (here / "shop" / ".github" / "workflows" / "ci.yml").read_text()
     own = "".join(path.read_text() for path in (_ROOT / ".github" / "workflows").glob("*.yml"))
     used = re.findall(r"uses: (.+)", workflow)
     assert len(used) == 3
@@ -243,37 +243,31 @@ def test_names_that_cannot_work_are_refused_before_anything_is_written(
     assert [path.name for path in tmp_path.rglob("*")] == ["here"]
 
 
-def test_a_folder_that_is_not_empty_is_refused_with_what_is_in_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_folder_that_is_not_empty_is_refused_with_what_is_in_it(here: Path) -> None:
     for name in ("a.py", "b.py", "c.py", ".git"):
-        (tmp_path / "shop").mkdir(exist_ok=True)
-        (tmp_path / "shop" / name).write_text("mine")
+        (here / "shop").mkdir(exist_ok=True)
+        (here / "shop" / name).write_text("mine")
     result = invoke("init", "shop")
     assert result.exit_code == 1
     text = "The folder 'shop' is not empty: it has .git, a.py, b.py and 1 more. Nothing was changed"
     assert text in result.stderr
-    assert [path.name for path in tmp_path.iterdir()] == ["shop"]
-    assert {path.read_text() for path in (tmp_path / "shop").iterdir()} == {"mine"}
-    (tmp_path / "file").write_text("mine")
+    assert [path.name for path in here.iterdir()] == ["shop"]
+    assert {path.read_text() for path in (here / "shop").iterdir()} == {"mine"}
+    (here / "file").write_text("mine")
     result = invoke("init", "file")
-    assert (result.exit_code, (tmp_path / "file").read_text()) == (1, "mine")
+    assert (result.exit_code, (here / "file").read_text()) == (1, "mine")
     assert "'file' exists, and is not a folder" in result.stderr
 
 
 @pytest.mark.parametrize("is_linked", [False, True])
-def test_an_empty_folder_is_filled(
-    is_linked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    place = tmp_path / ("elsewhere" if is_linked else "shop")
+def test_an_empty_folder_is_filled(is_linked: bool, here: Path) -> None:
+    place = here / ("elsewhere" if is_linked else "shop")
     place.mkdir()
     if is_linked:
-        (tmp_path / "shop").symlink_to(place)
+        (here / "shop").symlink_to(place)
     assert invoke("init", "shop").exit_code == 0
     assert (place / "shop" / "models.py").exists()
-    assert {path.name for path in tmp_path.iterdir()} == {"shop", place.name}
+    assert {path.name for path in here.iterdir()} == {"shop", place.name}
 
 
 def test_a_full_disk_leaves_no_half_of_an_operator(tmp_path: Path) -> None:

@@ -202,10 +202,9 @@ async def test_a_server_that_does_not_speak_as_the_kubeconfig_says_is_warned_of_
 
 @pytest.mark.feature("SCP-02", "CLI-18")
 async def test_a_pattern_that_matches_no_namespace_is_named_in_a_warning(
-    workshop: Workshop, webop_cluster: LocalCluster
+    connected: Workshop,
 ) -> None:
-    arguments = ("-n", "team-nobody-*", workshop.write(HANDLERS))
-    async with workshop.start(*arguments, KUBECONFIG=str(webop_cluster.kubeconfig)) as command:
+    async with connected.start("-n", "team-nobody-*", connected.write(HANDLERS)) as command:
         await command.wait_for("no namespace matches team-nobody-*.")
         assert await command.stop() == 0
     (line,) = (line for line in command.output.splitlines() if "no namespace matches" in line)
@@ -213,7 +212,7 @@ async def test_a_pattern_that_matches_no_namespace_is_named_in_a_warning(
 
 
 async def test_habits_from_kopf_get_one_line_each_with_the_option_to_use(
-    workshop: Workshop, webop_cluster: LocalCluster
+    connected: Workshop,
 ) -> None:
     code = """
 import webop
@@ -225,8 +224,7 @@ def configure(settings, **_):
 @webop.on.validate('absentees.habits.example.com')
 def check(**_): ...
 """
-    variables = {"KUBECONFIG": str(webop_cluster.kubeconfig), "KOPF_RUN_NAMESPACE": "default"}
-    async with workshop.start(workshop.write(code), **variables) as command:
+    async with connected.start(connected.write(code), KOPF_RUN_NAMESPACE="default") as command:
         await command.wait_for("The operator is running: 1 webhook (check), no watched kinds.")
         assert await command.stop() == 0
     assert (
@@ -240,7 +238,7 @@ def check(**_): ...
 
 @pytest.mark.parametrize(("options", "level"), [("", "WARNING"), (", cadump='ca.crt'", "INFO")])
 async def test_webhooks_that_nobody_calls_as_they_are_not_managed_say_so(
-    workshop: Workshop, webop_cluster: LocalCluster, options: str, level: str
+    connected: Workshop, options: str, level: str
 ) -> None:
     code = """
 import webop
@@ -250,8 +248,7 @@ def configure(settings, **_):
 @webop.on.validate('widgets')
 def check(**_): ...
 """.replace("OPTIONS", options)
-    kubeconfig = str(webop_cluster.kubeconfig)
-    async with workshop.start("-A", workshop.write(code), KUBECONFIG=kubeconfig) as command:
+    async with connected.start("-A", connected.write(code)) as command:
         await command.wait_for("set settings.admission.managed to a name such as")
     (line,) = [line for line in command.output.splitlines() if "Serving webhooks at" in line]
     assert f"[{level:8}]" in line

@@ -15,7 +15,7 @@ from click.testing import Result
 
 import webop
 from tests.kit.cli_runner import invoke
-from tests.kit.operators import Objects, RunOperator, build_settings
+from tests.kit.operators import Objects, RunOperator, build_settings, do_nothing
 from tests.kit.peering_objects import PeeringObject, build_record, provide_peerings
 from tests.kit.waiting import eventually
 from webop.client.api import Client
@@ -48,7 +48,6 @@ def _quiet() -> Iterator[None]:
 
 @pytest.mark.feature("CLI-02", "CLI-14", "CLI-15", "PEE-02")
 async def test_an_operator_is_frozen_and_says_by_whom_until_when_and_why(
-    registry: webop.OperatorRegistry,
     run_operator: RunOperator,
     run: Run,
     shared: PeeringObject,
@@ -57,9 +56,7 @@ async def test_an_operator_is_frozen_and_says_by_whom_until_when_and_why(
 ) -> None:
     caplog.set_level(logging.INFO, "webop.coordination")
 
-    @webop.on.create("widgets", registry=registry, id="created")
-    async def created(**_: object) -> None: ...
-
+    webop.on.create("widgets", id="created")(do_nothing)
     await shared.create(vip=build_record(1000))
     await shared.write("vip", None)
     where = ("-n", objects.namespace, "-P", "mine")

@@ -6,14 +6,10 @@ import os
 import re
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.kit.operators import Objects
 from tests.kit.processes import Command, Workshop
 from tests.kit.waiting import eventually
-
-if TYPE_CHECKING:
-    from webop.controlplane.cluster import LocalCluster
 
 _HANDLERS = """
 import asyncio, os, webop
@@ -73,24 +69,24 @@ def is_alive(number: str) -> bool:
 
 
 async def test_what_is_saved_runs_at_once_unless_it_cannot_be_imported(
-    workshop: Workshop, webop_cluster: LocalCluster, objects: Objects
+    connected: Workshop, objects: Objects
 ) -> None:
-    path = write(workshop, "1", _HANDLERS + _OBJECTS)
+    path = write(connected, "1", _HANDLERS + _OBJECTS)
     arguments = ("-n", objects.namespace, "--standalone", "--reload", path)
-    async with workshop.start(*arguments, KUBECONFIG=str(webop_cluster.kubeconfig)) as command:
+    async with connected.start(*arguments) as command:
         await objects.create("one")
         await command.wait_for("one is created by 1")
         await command.wait_for("one is accompanied by 1")
-        write(workshop, "2", _HANDLERS + _OBJECTS)  # as long as before
+        write(connected, "2", _HANDLERS + _OBJECTS)  # as long as before
         await command.wait_for("one is accompanied by 2")
         output = command.output
         assert output.index("one is left by 1") < output.index("one is accompanied by 2")
-        write(workshop, "(", _HANDLERS + _OBJECTS)
+        write(connected, "(", _HANDLERS + _OBJECTS)
         await command.wait_for("The old handlers keep running")
         assert re.search(r"SyntaxError: .*version\.py, line 1: VERSION = \(\)", command.output)
         await objects.create("two")
         await command.wait_for("two is created by 2")
-        write(workshop, "3", _HANDLERS + _OBJECTS)
+        write(connected, "3", _HANDLERS + _OBJECTS)
         await command.wait_for("two is accompanied by 3")
         await objects.create("three")
         await command.wait_for("three is created by 3")

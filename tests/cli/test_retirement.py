@@ -7,7 +7,6 @@ import contextlib
 import signal
 import time
 from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING
 
 import httpx
 import pytest
@@ -17,9 +16,6 @@ from tests.kit.processes import Command, Workshop
 from tests.kit.reviews import build_review
 from tests.kit.waiting import eventually
 from webop.controlplane.cluster_client import find_free_port
-
-if TYPE_CHECKING:
-    from webop.controlplane.cluster import LocalCluster
 
 _PATIENCE = 20.0  # seconds
 _DELAY = 1.5  # seconds; long enough to be told apart from the rest
@@ -66,6 +62,10 @@ class Site:
     def signal(self, number: signal.Signals) -> None:
         self.command.process.send_signal(number)
 
+    async def wait_retiring(self, http: httpx.AsyncClient) -> None:
+        while (await http.get(f"{self.probes}/readyz")).status_code == 200:
+            await asyncio.sleep(0.01)
+
 
 @pytest.fixture
 async def http() -> AsyncIterator[httpx.AsyncClient]:
@@ -74,19 +74,23 @@ async def http() -> AsyncIterator[httpx.AsyncClient]:
 
 
 @contextlib.asynccontextmanager
-async def run_webop(workshop: Workshop, delay: float) -> AsyncIterator[Site]:
-    file = workshop.write(_HANDLERS)
+async def run_webop(
+    workshop: Workshop, delay: float, scope: str = "-A", more: str = ""
+) -> AsyncIterator[Site]:
+    file = workshop.write(_HANDLERS + more)
     port, probes = find_free_port(), find_free_port()
     variables = {"PORT": str(port), "WEBOP_ADMISSION__SHUTDOWN_DELAY": str(delay)}
     liveness = f"--probes=http://127.0.0.1:{probes}/healthz"
-    async with workshop.start("-A", "--standalone", liveness, file, **variables) as command:
+    async with workshop.start(scope, "--standalone", liveness, file, **variables) as command:
         yield Site(command, f"http://localhost:{port}", f"http://127.0.0.1:{probes}")
 
 
 @contextlib.asynccontextmanager
-async def run_uvicorn(workshop: Workshop, delay: float) -> AsyncIterator[Site]:
-    modules, port = str(workshop.write(_HANDLERS)), find_free_port()
-    variables = {"WEBOP_MODULES": modules, "WEBOP_ADMISSION__SHUTDOWN_DELAY": str(delay)}
+async def run_uvicorn(
+    workshop: Workshop, delay: float, more: str = "", **variables: str
+) -> AsyncIterator[Site]:
+    modules, port = str(workshop.write(_HANDLERS + more)), find_free_port()
+    variables |= {"WEBOP_MODULES": modules, "WEBOP_ADMISSION__SHUTDOWN_DELAY": str(delay)}
     args = (f"--port={port}", "webop.app:app")
     async with workshop.start_module(("uvicorn",), *args, **variables) as command:
         yield Site(command, f"http://127.0.0.1:{port}", f"http://127.0.0.1:{port}")
@@ -154,55 +158,36 @@ async def test_the_second_signal_is_not_waited_with(
     async with run(workshop, 60) as site:
         await site.wait_ready(http)
         site.signal(signal.SIGTERM)
-        while (await http.get(f"{site.probes}/readyz")).status_code == 200:
-            await asyncio.sleep(0.01)
+        await site.wait_retiring(http)
         site.signal(signal.SIGTERM)
         async with asyncio.timeout(10):
             await site.command.wait_for_exit()
 
 
 async def test_objects_are_left_to_others_while_webhooks_are_served_on(
-    workshop: Workshop,
-    http: httpx.AsyncClient,
-    webop_cluster: LocalCluster,
-    objects: Objects,
+    connected: Workshop, http: httpx.AsyncClient, objects: Objects
 ) -> None:
     handlers = f"""
 @webop.on.create('{objects.kind.group}', 'v1', '{objects.kind.plural}')
 def created(name, **_):
     print(f'created {{name}}', flush=True)
 """
-    file = workshop.write(_HANDLERS + handlers)
-    port, probes = find_free_port(), find_free_port()
-    variables = {
-        "PORT": str(port),
-        "WEBOP_ADMISSION__SHUTDOWN_DELAY": "2",
-        "KUBECONFIG": str(webop_cluster.kubeconfig),
-    }
-    where = f"--namespace={objects.namespace}"
-    liveness = f"--probes=http://127.0.0.1:{probes}/healthz"
-    async with workshop.start(where, "--standalone", liveness, file, **variables) as command:
-        site = Site(command, f"http://localhost:{port}", f"http://127.0.0.1:{probes}")
+    async with run_webop(connected, 2, f"--namespace={objects.namespace}", handlers) as site:
         await site.wait_ready(http)
-        await objects.create("before")
-        await objects.wait_handled("before")
+        await objects.make("before")
         site.signal(signal.SIGTERM)
-        while (await http.get(f"{site.probes}/readyz")).status_code == 200:
-            await asyncio.sleep(0.01)
+        await site.wait_retiring(http)
         await objects.create("after")
         answer = await http.post(f"{site.url}/check", json=build_review())
         assert answer.json()["response"]["allowed"] is True
-        assert await command.wait_for_exit() == 0
-    assert "created before" in command.output
-    assert "created after" not in command.output
+        assert await site.command.wait_for_exit() == 0
+    assert "created before" in site.command.output
+    assert "created after" not in site.command.output
     assert not is_handled(await objects.get("after"))
 
 
 async def test_a_signal_that_comes_while_a_handler_runs_stops_the_server_after_the_lease_ended(
-    workshop: Workshop,
-    http: httpx.AsyncClient,
-    webop_cluster: LocalCluster,
-    objects: Objects,
+    connected: Workshop, http: httpx.AsyncClient, objects: Objects
 ) -> None:
     handlers = f"""
 import time
@@ -214,24 +199,18 @@ async def compute(stopped, **_):
         time.sleep(0.02)
         await asyncio.sleep(0)
 """
-    port = find_free_port()
     variables = {
-        "KUBECONFIG": str(webop_cluster.kubeconfig),
-        "WEBOP_MODULES": str(workshop.write(_HANDLERS + handlers)),
         "WEBOP_NAMESPACES": objects.namespace,
         "WEBOP_PEERING__STANDALONE": "true",
         "WEBOP_LEADERSHIP__LEASE_NAME": "computing",
         "WEBOP_LEADERSHIP__LEASE_NAMESPACE": objects.namespace,
-        "WEBOP_ADMISSION__SHUTDOWN_DELAY": "0.5",
     }
-    args = (f"--port={port}", "webop.app:app")
-    async with workshop.start_module(("uvicorn",), *args, **variables) as command:
-        site = Site(command, f"http://127.0.0.1:{port}", f"http://127.0.0.1:{port}")
+    async with run_uvicorn(connected, 0.5, handlers, **variables) as site:
         await site.wait_ready(http)
         await objects.create("one")
-        await command.wait_for("it computes")
+        await site.command.wait_for("it computes")
         site.signal(signal.SIGTERM)
         async with asyncio.timeout(_PATIENCE):
-            await command.wait_for_exit()
-    assert "Released the lease" in command.output
-    assert "cleaned up" in command.output
+            await site.command.wait_for_exit()
+    assert "Released the lease" in site.command.output
+    assert "cleaned up" in site.command.output

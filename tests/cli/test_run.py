@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from typing import TYPE_CHECKING
 
 import httpx
 import pytest
@@ -15,24 +14,16 @@ from tests.kit.processes import HANDLERS, PATIENCE, Command, Workshop, take_port
 from tests.kit.waiting import eventually
 from webop.controlplane.cluster_client import find_free_port
 
-if TYPE_CHECKING:
-    from webop.controlplane.cluster import LocalCluster
-
 
 @pytest.mark.feature("CLI-18", "STA-05", "STA-09", "CLI-01", "CLI-07", "LOG-11", "CLI-21")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=str)
 @pytest.mark.usefixtures("default_hangup")
 async def test_a_signal_ends_an_operator_with_code_0(
-    workshop: Workshop,
-    webop_cluster: LocalCluster,
-    objects: Objects,
-    number: signal.Signals,
+    connected: Workshop, objects: Objects, number: signal.Signals
 ) -> None:
-    kubeconfig = str(webop_cluster.kubeconfig)
-    arguments = ("-n", objects.namespace, workshop.write(HANDLERS))
-    async with workshop.start(*arguments, KUBECONFIG=kubeconfig) as command:
-        await objects.create("one")
-        await objects.wait_handled("one")
+    path = connected.write(HANDLERS)
+    async with connected.start("-n", objects.namespace, path) as command:
+        await objects.make("one")
         assert await command.stop(number) == 0
     assert f"[Widget {objects.namespace}/one] created one" in command.output
     assert "cleaned up" in command.output
@@ -127,15 +118,11 @@ async def ask(command: Command, url: str, *, times: int) -> list[httpx.Response]
 
 @pytest.mark.feature("LOG-03", "LOG-04", "LOG-05", "LOG-06", "CLI-05", "CLI-06", "CLI-16", "LOD-02")
 async def test_logs_can_be_json_with_everything_about_the_object(
-    workshop: Workshop, webop_cluster: LocalCluster, objects: Objects
+    connected: Workshop, objects: Objects
 ) -> None:
-    module = workshop.write(HANDLERS).stem
+    module = connected.write(HANDLERS).stem
     arguments = ("--log-format=json", "--log-refkey=k8s-obj", "--verbose", "-m", module)
-    variables = {
-        "KUBECONFIG": str(webop_cluster.kubeconfig),
-        "WEBOP_RUN_NAMESPACES": objects.namespace,
-    }
-    async with workshop.start(*arguments, **variables) as command:
+    async with connected.start(*arguments, WEBOP_RUN_NAMESPACES=objects.namespace) as command:
         body = await objects.create("one")
         await objects.wait_handled("one")
         assert await command.stop() == 0

@@ -88,10 +88,10 @@ class Command:
 class Workshop:
     """A folder to run commands in, with no cluster and no settings but those that are given."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **variables: str) -> None:
         self.folder = folder
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("WEBOP_", "KUBE"))}
-        self._environment = {**kept, "HOME": str(folder), "PYTHONUNBUFFERED": "1"}
+        self._environment = {**kept, "HOME": str(folder), "PYTHONUNBUFFERED": "1", **variables}
 
     def write(self, code: str) -> Path:
         path = self.folder / "my_handlers.py"
