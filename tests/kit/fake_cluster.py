@@ -324,13 +324,21 @@ def answer_status(code: int, reason: str = "", message: str = "", **headers: str
 
 
 @contextlib.asynccontextmanager
+async def mirroring(client: Client, options: Watching | None = None) -> AsyncIterator[Mirror]:
+    """Follow a cluster in a task of its own."""
+    mirror = Mirror()
+    async with client, asyncio.TaskGroup() as group:
+        task = group.create_task(mirror.follow(client, options))
+        yield mirror
+        task.cancel()
+
+
+@contextlib.asynccontextmanager
 async def following(
     cluster: FakeCluster, options: Watching | None = None, vault: Vault | None = None
 ) -> AsyncIterator[Mirror]:
-    mirror = Mirror()
-    async with cluster.connect(vault=vault) as client, asyncio.TaskGroup() as group:
-        task = group.create_task(mirror.follow(client, options))
+    """Follow a cluster, and wait until it is watched."""
+    async with mirroring(cluster.connect(vault=vault), options) as mirror:
         await mirror.wait_for(lambda: mirror.status.state is State.WATCHING)
         await eventually(lambda: bool(cluster.feeds))
         yield mirror
-        task.cancel()

@@ -16,12 +16,12 @@ from tests.kit.fake_cluster import (
     RESOURCE,
     FakeCluster,
     Feed,
-    Mirror,
     Networking,
     Watching,
     answer_status,
     build_status,
     following,
+    mirroring,
 )
 from tests.kit.virtual_time import in_virtual_time
 from tests.kit.waiting import eventually
@@ -304,12 +304,9 @@ async def test_the_connect_timeout_falls_back_to_those_of_requests(
 ) -> None:
     cluster = FakeCluster("a")
     networking = Networking(connect_timeout=connect, request_timeout=request_)
-    mirror = Mirror()
-    async with cluster.connect(networking) as client, asyncio.TaskGroup() as group:
-        task = group.create_task(mirror.follow(client, Watching(connect_timeout=watching)))
+    async with mirroring(cluster.connect(networking), Watching(connect_timeout=watching)):
         await eventually(lambda: len(cluster.requests) == 2)
         assert cluster.requests[-1].extensions["timeout"]["connect"] == expected
-        task.cancel()
 
 
 @in_virtual_time
@@ -338,9 +335,7 @@ async def test_pauses_grow_up_to_a_limit_and_shrink_after_health() -> None:
 async def test_no_watch_sleeps_on_for_long_when_credentials_come_back_after_a_long_time() -> None:
     cluster = FakeCluster("a")
     vault = Vault({"test": ConnectionInfo(server="https://fake.cluster", token="first")})
-    mirror = Mirror()
-    async with cluster.connect(vault=vault) as client, asyncio.TaskGroup() as group:
-        task = group.create_task(mirror.follow(client))
+    async with mirroring(cluster.connect(vault=vault)) as mirror:
         await mirror.catch_up(cluster)
         cluster.refuse("all", answer_status(401), 2)
         cluster.cut()
@@ -352,7 +347,6 @@ async def test_no_watch_sleeps_on_for_long_when_credentials_come_back_after_a_lo
         cluster.apply("b")
         async with asyncio.timeout(2):
             await mirror.catch_up(cluster)
-        task.cancel()
 
 
 @in_virtual_time
@@ -388,15 +382,12 @@ async def test_a_lost_version_is_replaced_at_once_but_not_in_circles(is_event: b
 async def test_the_pauses_of_requests_do_not_hide_the_troubles_of_a_listing() -> None:
     cluster = FakeCluster("a")
     cluster.refuse("list", answer_status(503), 3)
-    mirror = Mirror()
     networking = Networking(error_backoffs=[1000] * 9)
-    async with cluster.connect(networking) as client, asyncio.TaskGroup() as group:
-        task = group.create_task(mirror.follow(client))
+    async with mirroring(cluster.connect(networking)) as mirror:
         await asyncio.sleep(0.5)
         assert mirror.status.failures == 1
         await asyncio.sleep(30)
         await mirror.catch_up(cluster)
-        task.cancel()
 
 
 @in_virtual_time

@@ -21,6 +21,7 @@ from tests.kit.fake_cluster import (
     build_status,
     following,
     get_kinds,
+    mirroring,
 )
 from tests.kit.virtual_time import in_virtual_time
 from tests.kit.waiting import eventually
@@ -88,9 +89,7 @@ async def test_what_changes_while_the_list_is_sent_comes_in_it() -> None:
     feed.put(build_line("MODIFIED", "a", 2) + build_line("DELETED", "b", 3))
     feed.put(build_line("FUTURE", "b", 3) + build_bookmark(4, is_end_of_list=True))
     feed.put(build_line("DELETED", "a", 5))
-    mirror = Mirror()
-    async with cluster.connect() as client, asyncio.TaskGroup() as group:
-        task = group.create_task(mirror.follow(client, streaming()))
+    async with mirroring(cluster.connect(), streaming()) as mirror:
         await mirror.wait_for(lambda: mirror.deleted == ["b", "a"])
         assert mirror.items[5] == ListingFinished("4")
         assert get_events(mirror) == [
@@ -100,7 +99,6 @@ async def test_what_changes_while_the_list_is_sent_comes_in_it() -> None:
             ("DELETED", "b"),
             ("DELETED", "a"),
         ]
-        task.cancel()
 
 
 @pytest.mark.parametrize("status", [400, 422])
@@ -151,9 +149,8 @@ async def test_a_server_that_ignores_the_wish_is_asked_for_pages_soon(
     cluster.streaming_lists = how
     options = streaming(inactivity_timeout=inactivity_timeout)
     begin = asyncio.get_running_loop().time()
-    mirror = Mirror()
-    async with cluster.connect() as client, asyncio.TaskGroup() as group:
-        task = group.create_task(mirror.follow(client, options))
+    client = cluster.connect()
+    async with mirroring(client, options) as mirror:
         await eventually(lambda: bool(cluster.feeds))
         del cluster.objects["deleted"]
         await mirror.wait_for(lambda: mirror.status.state is State.WATCHING)
@@ -162,7 +159,6 @@ async def test_a_server_that_ignores_the_wish_is_asked_for_pages_soon(
         assert get_lists(cluster) == ["stream", "pages"]
         assert mirror.deleted == (["deleted"] if how == "ignored" else [])
         assert client.paging_groups == {RESOURCE.group}
-        task.cancel()
     assert not caplog.records
 
 
@@ -205,16 +201,13 @@ async def test_lists_that_break_again_and_again_are_read_less_and_less_often() -
     cluster = FakeCluster("a")
     cluster.refuse("stream", lambda: httpx.Response(200, content=build_line("ADDED", "a")), 99)
     cluster.refuse("pages", answer_status(500), 99)
-    mirror = Mirror()
-    async with cluster.connect() as client, asyncio.TaskGroup() as group:
-        task = group.create_task(mirror.follow(client, streaming()))
+    async with mirroring(cluster.connect(), streaming()) as mirror:
         await asyncio.sleep(600)
         assert 20 < len(cluster.requests) < 50
         assert get_lists(cluster)[:4] == ["stream", "pages", "stream", "pages"]
         assert mirror.status.failures == len(cluster.requests)
         cluster.refusals.clear()
         await mirror.catch_up(cluster)
-        task.cancel()
 
 
 @in_virtual_time
@@ -222,13 +215,11 @@ async def test_who_may_list_but_not_watch_gets_the_list() -> None:
     cluster = FakeCluster("a")
     cluster.refuse("stream", answer_status(403, "Forbidden", "no"), 99)
     cluster.refuse("watch", answer_status(403, "Forbidden", "no"), 99)
-    mirror = Mirror()
-    async with cluster.connect() as client, asyncio.TaskGroup() as group:
-        task = group.create_task(mirror.follow(client, streaming()))
+    client = cluster.connect()
+    async with mirroring(client, streaming()) as mirror:
         await mirror.catch_up(cluster)
         await eventually(lambda: "Grant the verb 'watch'" in mirror.status.error)
         assert not client.paging_groups
-        task.cancel()
 
 
 @pytest.mark.parametrize("status", [403, 404, 429, 500, 503])
@@ -260,10 +251,8 @@ async def test_the_timeouts_of_the_client_count_from_the_end_of_the_list() -> No
     cluster, feed = FakeCluster(), Feed()
     cluster.refuse("stream", lambda: httpx.Response(200, content=aiter(feed)))
     options = streaming(client_timeout=30, inactivity_timeout=20)
-    mirror = Mirror()
     loop = asyncio.get_running_loop()
-    async with cluster.connect() as client, asyncio.TaskGroup() as group:
-        task = group.create_task(mirror.follow(client, options))
+    async with mirroring(cluster.connect(), options) as mirror:
         for index in range(10):
             await asyncio.sleep(5)
             feed.put(build_line("ADDED", f"x{index}"))
@@ -276,7 +265,6 @@ async def test_the_timeouts_of_the_client_count_from_the_end_of_the_list() -> No
         assert len(mirror.objects) == 11
         assert get_lists(cluster) == ["stream"]
         assert mirror.status.failures == 0
-        task.cancel()
 
 
 @pytest.mark.feature("CFG-13")
