@@ -10,6 +10,7 @@ import pytest
 from tests.kit.doctor_runs import build_record
 from webop.admission.configurations.replica_agreement import PREFIX, ReplicaRecord
 from webop.admission.configurations.stored_configurations import Configuration
+from webop.cli.doctor.findings import Finding
 from webop.cli.doctor.records import check_replicas
 from webop.handlers.model import WebhookType
 
@@ -31,6 +32,15 @@ def age_record(webhooks: list[Json], age: float = 0.0, **fields: Any) -> Replica
     """Return the record of a replica that was heard of so many seconds before NOW."""
     renewed = (NOW - dt.timedelta(seconds=age)).isoformat()
     return build_record(webhooks, **{"renewed": renewed, **fields})
+
+
+def check(webhooks: list[Json], records: list[ReplicaRecord]) -> list[Finding]:
+    texts = {f"{PREFIX}{n}": record.encode() for n, record in enumerate(records)}
+    found = {
+        WebhookType.VALIDATING: Configuration("1", webhooks, texts),
+        WebhookType.MUTATING: Configuration(),
+    }
+    return list(check_replicas(found, "webop webhooks remove it", NOW))
 
 
 @pytest.mark.parametrize(
@@ -56,27 +66,16 @@ def age_record(webhooks: list[Json], age: float = 0.0, **fields: Any) -> Replica
 def test_records_are_judged(
     webhooks: list[Json], records: list[ReplicaRecord], levels: list[str]
 ) -> None:
-    texts = {f"{PREFIX}{n}": record.encode() for n, record in enumerate(records)}
-    found = {
-        WebhookType.VALIDATING: Configuration("1", webhooks, texts),
-        WebhookType.MUTATING: Configuration(),
-    }
-    findings = list(check_replicas(found, "webop webhooks remove it", NOW))
+    findings = check(webhooks, records)
     assert [finding.level for finding in findings] == levels
     for finding in findings:
         assert finding.remedy or finding.level in ("ok", "note")
 
 
 def test_a_replica_that_was_probably_killed_is_told_with_what_helps() -> None:
-    webhooks = [ONE]
-    killed = age_record(webhooks, age=130, identity="vm/1352")
-    stopped = age_record(webhooks, age=130, identity="vm/1", address={})
-    texts = {f"{PREFIX}{n}": one.encode() for n, one in enumerate((killed, stopped))}
-    found = {
-        WebhookType.VALIDATING: Configuration("1", webhooks, texts),
-        WebhookType.MUTATING: Configuration(),
-    }
-    finding, *_ = check_replicas(found, "webop webhooks remove it", NOW)
+    killed = age_record([ONE], age=130, identity="vm/1352")
+    stopped = age_record([ONE], age=130, identity="vm/1", address={})
+    finding, *_ = check([ONE], [killed, stopped])
     assert finding.level == "warning"
     assert finding.text.endswith("probably killed: vm/1352")
     assert "--take-over" in finding.remedy

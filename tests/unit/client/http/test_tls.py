@@ -144,12 +144,9 @@ async def test_unusable_credentials_are_excluded(ca: Pair, tmp_path: Path) -> No
                 await task
 
 
-def test_a_key_without_a_certificate_is_explained(ca: Pair) -> None:
+def test_a_key_without_a_certificate_and_one_without_a_key_are_explained(ca: Pair) -> None:
     with pytest.raises(LoginError, match="no client certificate"):
         ConnectionInfo("https://host", private_key_data=ca.key).as_ssl_context()
-
-
-def test_a_certificate_without_a_key_is_explained(ca: Pair) -> None:
     with pytest.raises(LoginError, match="a client certificate, but no private key"):
         ConnectionInfo("https://x", certificate_data=ca.cert).as_ssl_context()
 
