@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,8 @@ import pytest
 import webop
 from tests.kit.forwarder import Forwarder
 from tests.kit.http_relay import Meddler, Relay, relay
-from tests.kit.operators import Objects, Running, RunOperator, operate
+from tests.kit.managed_webhooks import Site, open_site
+from tests.kit.operators import Kind, Objects, Running, RunOperator, operate
 from tests.kit.peering_objects import Boss, PeeringObject, provide_peerings
 from webop.client.api import Client
 
@@ -30,6 +31,15 @@ async def proxy(webop_cluster: LocalCluster) -> AsyncIterator[Forwarder]:
 async def relayed(webop_cluster: LocalCluster) -> AsyncIterator[Relay]:
     async with relay(webop_cluster) as relayed:
         yield relayed
+
+
+@pytest.fixture
+async def site(
+    webop_cluster: LocalCluster, client: Client, webop_namespace: str, kinds: Iterator[Kind]
+) -> AsyncIterator[Site]:
+    """Where an operator has webhooks, for the next of the kinds of the room."""
+    async with open_site(webop_cluster, client, webop_namespace, next(kinds)) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="module")

@@ -135,7 +135,7 @@ class Site:
     @contextlib.asynccontextmanager
     async def run(
         self,
-        registry: webop.OperatorRegistry,
+        registry: webop.OperatorRegistry | None = None,
         *,
         server: Any = None,
         sentinel: Json | None = None,
@@ -144,7 +144,7 @@ class Site:
         """Run an operator that manages its webhooks; wait until the API server goes by them.
 
         Args:
-            registry: the handlers.
+            registry: the handlers; by default those of the test.
             server: the webhook server; by default one on any free port.
             sentinel: the spec of an object that all of the handlers allow.
             options: ``take_over`` is the setting; more of those of
@@ -154,6 +154,7 @@ class Site:
         admission = {"server": chosen, "managed": self.name, "shutdown_delay": 0.0}
         admission["take_over"] = options.pop("take_over", False)
         settings = build_settings(admission=admission)
+        registry = registry or webop.get_default_registry()
         reasons = {handler.reason for handler in registry.select_webhooks()}
         for reason in reasons:
             self._declare_sentinel(registry, reason)

@@ -89,7 +89,9 @@ def downgrade_alpha(new: ShopV2) -> ShopAlpha:
     return ShopAlpha(spec=AlphaSpec(url=f"http://{new.spec.host}:{new.spec.port}"))
 
 
-def declare(registry: OperatorRegistry, up: Any = upgrade, down: Any = downgrade) -> None:
+def declare(
+    registry: OperatorRegistry | None = None, up: Any = upgrade, down: Any = downgrade
+) -> None:
     webop.on.convert(ShopV1, to=ShopV2, registry=registry)(up)
     webop.on.convert(ShopV2, to=ShopV1, registry=registry)(down)
     webop.on.convert(ShopAlpha, to=ShopV2, registry=registry)(upgrade_alpha)

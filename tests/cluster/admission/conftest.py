@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.kit.managed_webhooks import Site, open_site
+from tests.kit.managed_webhooks import Site
 from tests.kit.operators import Kind, define_kinds
 from tests.kit.webhook_replicas import Crew, open_crew
-from webop.client.api import Client
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
@@ -25,14 +24,6 @@ def kinds(webop_cluster: LocalCluster, request: pytest.FixtureRequest) -> Iterat
     return define_kinds(
         webop_cluster, (Kind(group, "parcels", "Parcel", has_status=True) for group in groups)
     )
-
-
-@pytest.fixture
-async def site(
-    webop_cluster: LocalCluster, client: Client, webop_namespace: str, kinds: Iterator[Kind]
-) -> AsyncIterator[Site]:
-    async with open_site(webop_cluster, client, webop_namespace, next(kinds)) as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -63,10 +63,8 @@ async def site(cluster: LocalCluster, kind: Kind) -> AsyncIterator[Site]:
         yield opened
 
 
-async def test_notes_of_handlers_are_in_the_audit_log(
-    registry: webop.OperatorRegistry, site: Site, audit_log: Path
-) -> None:
-    @webop.on.validate(*site.names, id="check", registry=registry)
+async def test_notes_of_handlers_are_in_the_audit_log(site: Site, audit_log: Path) -> None:
+    @webop.on.validate(*site.names, id="check")
     def check(audit_annotations: dict[str, str], name: str, **_: Any) -> None:
         audit_annotations["size"] = "checked"
         audit_annotations["not/valid"] = "x"
@@ -74,7 +72,7 @@ async def test_notes_of_handlers_are_in_the_audit_log(
         if name == "four":
             raise webop.AdmissionError("Meh!")
 
-    @webop.on.mutate(*site.names, id="fill_in", registry=registry)
+    @webop.on.mutate(*site.names, id="fill_in")
     def fill(audit_annotations: dict[str, str], **_: Any) -> None:
         audit_annotations["filled"] = "yes"
 
@@ -88,7 +86,7 @@ async def test_notes_of_handlers_are_in_the_audit_log(
                 return {key: value for key, value in notes if f".{site.name}/" in key}
         return {}
 
-    async with site.run(registry):
+    async with site.run():
         await site.wait_for_names("check", "fill-in")
         assert (await site.create("three")).status_code == 201
         assert (await site.create("four")).status_code == 500

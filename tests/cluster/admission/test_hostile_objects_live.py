@@ -20,14 +20,14 @@ def nest(depth: int) -> Any:
 
 @pytest.mark.parametrize("padding", [nest(260), [0] * 450_000, [[]] * 220_000])
 async def test_no_padding_gets_a_bad_object_past_a_policy_of_ignore(
-    registry: webop.OperatorRegistry, site: Site, padding: Any
+    site: Site, padding: Any
 ) -> None:
-    @webop.on.validate(*site.names, id="x", failure_policy="Ignore", registry=registry)
+    @webop.on.validate(*site.names, id="x", failure_policy="Ignore")
     def check(spec: webop.Spec, **_: Any) -> None:
         if spec.get("bad"):
             raise webop.AdmissionError("Meh!")
 
-    async with site.run(registry):
+    async with site.run():
         answer = await site.create("bad", {"bad": True, "padding": padding})
     assert answer.status_code >= 400
     assert 'admission webhook "x.' in answer.json()["message"]
@@ -37,39 +37,36 @@ async def test_no_padding_gets_a_bad_object_past_a_policy_of_ignore(
 
 @pytest.mark.parametrize("padding", [[0] * 210_000, nest(300)])
 async def test_a_large_object_that_was_stored_before_can_be_deleted(
-    registry: webop.OperatorRegistry, site: Site, padding: Any
+    site: Site, padding: Any
 ) -> None:
-    @webop.on.validate(*site.names, id="x", registry=registry)
+    @webop.on.validate(*site.names, id="x")
     def check(**_: Any) -> None:
         pass
 
-    @webop.on.delete(*site.names, registry=registry)
+    @webop.on.delete(*site.names)
     def clean_up(**_: Any) -> None:
         pass
 
     finalizer = webop.OperatorSettings().persistence.finalizer
     answer = await site.create("large", {"padding": padding}, finalizers=[finalizer])
     assert answer.status_code == 201
-    async with site.run(registry):
-        await site.objects.delete("large")
-        await site.objects.wait_gone("large")
+    async with site.run():
+        await site.objects.remove("large")
 
 
 @pytest.mark.feature("ADM-22", "KEV-01", "KEV-02")
-async def test_a_dry_run_stores_no_events(registry: webop.OperatorRegistry, site: Site) -> None:
-    @webop.on.startup(registry=registry)
+async def test_a_dry_run_stores_no_events(site: Site) -> None:
+    @webop.on.startup()
     def configure(settings: webop.OperatorSettings, **_: Any) -> None:
         settings.posting.enabled = True
 
-    @webop.on.validate(
-        *site.names, id="x", operation="UPDATE", side_effects=True, registry=registry
-    )
+    @webop.on.validate(*site.names, id="x", operation="UPDATE", side_effects=True)
     def check(body: webop.Body, dryrun: bool, **_: Any) -> None:
         reason = "Dry" if dryrun else "Real"
         webop.info(body, reason=reason, message="It is checked.")
         webop.event(body, type="Normal", reason=reason, message="It is checked again.")
 
-    async with site.run(registry):
+    async with site.run():
         await site.objects.create("one")
         path = site.objects.resource.get_url(namespace=site.objects.namespace, name="one")
         headers = {"Content-Type": "application/merge-patch+json"}

@@ -25,12 +25,10 @@ VALIDATING, MUTATING = WebhookType.VALIDATING, WebhookType.MUTATING
     "ADM-40", "ADM-41", "ADM-42", "ADM-44", "ADM-45", "ADM-46", "ADM-19", "D-18", "D-16"
 )
 @pytest.mark.feature("CFG-24", "CFG-25")
-async def test_handlers_and_their_options_are_in_the_configurations(
-    registry: webop.OperatorRegistry, site: Site
-) -> None:
+async def test_handlers_and_their_options_are_in_the_configurations(site: Site) -> None:
     def fn(**_: Any) -> None: ...
 
-    webop.on.validate(*site.names, id="check_it", registry=registry)(fn)
+    webop.on.validate(*site.names, id="check_it")(fn)
     webop.on.validate(
         *site.names,
         id="check/status",
@@ -39,11 +37,10 @@ async def test_handlers_and_their_options_are_in_the_configurations(
         side_effects=True,
         ignore_failures=True,
         labels={"a": "x", "b": webop.PRESENT, "c": webop.ABSENT, "d": lambda value, **_: True},
-        registry=registry,
     )(fn)
-    webop.on.mutate(*site.names, id="fill", operation="CREATE", registry=registry)(fn)
-    webop.on.validate("nothings.example.com", id="none", registry=registry)(fn)
-    async with site.run(registry):
+    webop.on.mutate(*site.names, id="fill", operation="CREATE")(fn)
+    webop.on.validate("nothings.example.com", id="none")(fn)
+    async with site.run():
         await site.wait_for_names("check-it check.status", "fill")
         validating = await site.get_webhooks(VALIDATING)
         mutating = await site.get_webhooks(MUTATING)
@@ -64,24 +61,22 @@ async def test_handlers_and_their_options_are_in_the_configurations(
 
 
 @pytest.mark.feature("ADM-01", "ADM-02", "ADM-03", "ADM-07", "ADM-09", "ADM-10", "ADM-22", "ADM-24")
-async def test_the_api_server_goes_by_the_verdicts(
-    registry: webop.OperatorRegistry, site: Site, calls: Calls
-) -> None:
-    @webop.on.mutate(*site.names, id="fill_in", registry=registry)
+async def test_the_api_server_goes_by_the_verdicts(site: Site, calls: Calls) -> None:
+    @webop.on.mutate(*site.names, id="fill_in")
     def fill(spec: webop.Spec, patch: webop.Patch, **_: Any) -> None:
         if "numbers" not in spec:
             patch.spec["numbers"] = [1, 2, 3]
         patch.spec["obsolete"] = None
         patch.meta.annotations["webop.dev/filled"] = "yes"
 
-    @webop.on.validate(*site.names, id="check", registry=registry)
+    @webop.on.validate(*site.names, id="check")
     async def check(warnings: list[str], operation: str, **kwargs: Any) -> None:
         calls.note("check", kwargs, dryrun=kwargs["dryrun"], user=kwargs["userinfo"]["username"])
         warnings.append(f"Checked the {operation} of Ä.")
         if kwargs["spec"].get("bad"):
             raise webop.AdmissionError("Meh! I don't like it.", code=422)
 
-    async with site.run(registry):
+    async with site.run():
         await site.wait_for_names("check", "fill-in")
         answer = await site.create("good", {"obsolete": 1})
         assert answer.json()["spec"] == {"numbers": [1, 2, 3]}
@@ -105,8 +100,7 @@ async def test_the_api_server_goes_by_the_verdicts(
 
         with pytest.raises(APIStatusError, match="Meh!"):
             await site.objects.patch("good", {"spec": {"bad": True}})
-        await site.objects.delete("good")
-        await site.objects.wait_gone("good")
+        await site.objects.remove("good")
         assert calls.of("good")[-1]["spec"] == {"numbers": [1, 2, 3]}
     numbers = itertools.count()
 
@@ -119,12 +113,12 @@ async def test_the_api_server_goes_by_the_verdicts(
 
 @pytest.mark.feature("ADM-42")
 async def test_a_resource_that_appears_later_gets_its_webhooks(
-    registry: webop.OperatorRegistry, site: Site, caplog: pytest.LogCaptureFixture
+    site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     late = Kind(site.names[0], plural="laters", kind="Later")
-    webop.on.validate(*site.names, id="now", registry=registry)(lambda **_: None)
-    webop.on.validate(site.names[0], "laters", id="late", registry=registry)(lambda **_: None)
-    async with site.run(registry):
+    webop.on.validate(*site.names, id="now")(lambda **_: None)
+    webop.on.validate(site.names[0], "laters", id="late")(lambda **_: None)
+    async with site.run():
         await site.wait_for_names("now")
         await eventually(
             lambda: "Webhook 'late' is not in the webhook configurations" in caplog.text

@@ -388,7 +388,7 @@ async def test_what_does_not_come_true_in_time_says_how_it_was(
 
 
 async def test_all_kinds_of_handlers_have_a_client_in_the_loop_or_in_threads(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, info: Any
+    run_operator: RunOperator, objects: Objects, info: Any
 ) -> None:
     here, seen = objects.namespace, dict[str, str]()
 
@@ -408,11 +408,11 @@ async def test_all_kinds_of_handlers_have_a_client_in_the_loop_or_in_threads(
         decorator(id=f"sync {name}")(block)
 
     def on(decorator: Any, **options: Any) -> Any:
-        return lambda **more: decorator("widgets", registry=registry, **options, **more)
+        return lambda **more: decorator("widgets", **options, **more)
 
     for name, decorator in {
-        "startup": lambda **more: webop.on.startup(registry=registry, **more),
-        "cleanup": lambda **more: webop.on.cleanup(registry=registry, **more),
+        "startup": webop.on.startup,
+        "cleanup": webop.on.cleanup,
         "create": on(webop.on.create),
         "event": on(webop.on.event),
         "timer": on(webop.timer, interval=60),
@@ -420,15 +420,14 @@ async def test_all_kinds_of_handlers_have_a_client_in_the_loop_or_in_threads(
     }.items():
         declare(name, decorator)
 
-    @webop.index("widgets", registry=registry)
+    @webop.index("widgets")
     async def indexed(client: webop.AsyncClient, name: str, **_: Any) -> Json:
         seen["index"] = (await client.get("namespaces", here))["kind"]
         return {name: 1}
 
     async with run_operator():
         assert set(seen) == {"startup", "sync startup"}
-        await objects.create("one")
-        await objects.wait_handled("one")
+        await objects.make("one")
         names = ("create", "event", "timer", "daemon")
         expected = {*names, *(f"sync {name}" for name in names), "index"}
         await eventually(lambda: expected <= seen.keys(), f"all of {expected} (so far: {seen})")
@@ -438,17 +437,17 @@ async def test_all_kinds_of_handlers_have_a_client_in_the_loop_or_in_threads(
 
 
 async def test_probes_of_an_app_have_the_client_of_its_operator(
-    registry: webop.OperatorRegistry, info: ConnectionInfo, webop_namespace: str
+    info: ConnectionInfo, webop_namespace: str
 ) -> None:
-    @webop.on.probe(registry=registry)
+    @webop.on.probe()
     async def phase(client: webop.AsyncClient, **_: Any) -> Any:
         return (await client.get("namespaces", webop_namespace))["status"]["phase"]
 
-    @webop.on.probe(registry=registry)
+    @webop.on.probe()
     def kind(client: webop.SyncClient, **_: Any) -> Any:
         return client.get("namespaces", webop_namespace)["kind"]
 
-    app = webop.create_app(registry=registry, vault=Vault({"test": info}), clusterwide=True)
+    app = webop.create_app(vault=Vault({"test": info}), clusterwide=True)
     transport = httpx.ASGITransport(app=app)
     async with app.lifespan(), httpx.AsyncClient(transport=transport, base_url="http://x") as http:
         answer = await asyncio.create_task(http.get("/healthz"))

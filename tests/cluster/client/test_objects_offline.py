@@ -79,48 +79,40 @@ async def test_without_a_cluster_a_review_says_why_the_client_does_not_work(
     assert "AdmissionClient has no cluster. To use the client" in str(result.message)
 
 
-async def test_an_operator_that_needs_no_cluster_outlives_a_client_without_credentials(
-    registry: webop.OperatorRegistry,
-) -> None:
+async def test_an_operator_that_needs_no_cluster_outlives_a_client_without_credentials() -> None:
     failures: list[BaseException] = []
     stop = asyncio.Event()
 
-    @webop.on.login(registry=registry)
+    @webop.on.login()
     async def log_in(**_: Any) -> None: ...
 
-    @webop.on.startup(registry=registry)
+    @webop.on.startup()
     async def start(client: webop.AsyncClient, **_: Any) -> None:
         with pytest.raises(webop.LoginError, match="login handlers returned nothing") as caught:
             await client.list("namespaces")
         failures.append(caught.value)
 
-    running = asyncio.create_task(
-        webop.operator(registry=registry, clusterwide=True, stop_flag=stop)
-    )
+    running = asyncio.create_task(webop.operator(clusterwide=True, stop_flag=stop))
     await eventually(lambda: failures, "the startup handler has been refused")
     stop.set()
     await asyncio.wait_for(running, 10)
 
 
-async def test_an_operator_that_needs_a_cluster_ends_if_its_startup_cannot_log_in(
-    registry: webop.OperatorRegistry,
-) -> None:
-    webop.on.create("pods", registry=registry, id="fn")(lambda **_: None)
-    webop.on.login(registry=registry, id="log_in")(lambda **_: None)
+async def test_an_operator_that_needs_a_cluster_ends_if_its_startup_cannot_log_in() -> None:
+    webop.on.create("pods", id="fn")(lambda **_: None)
+    webop.on.login(id="log_in")(lambda **_: None)
 
-    @webop.on.startup(registry=registry)
+    @webop.on.startup()
     async def start(client: webop.AsyncClient, **_: Any) -> None:
         await client.list("namespaces")
 
     with pytest.raises(webop.LoginError, match="login handlers returned nothing"):
-        await webop.operator(registry=registry, clusterwide=True)
+        await webop.operator(clusterwide=True)
 
 
 @pytest.mark.parametrize("is_sync", [False, True])
-async def test_a_login_handler_is_told_that_it_cannot_use_the_client(
-    registry: webop.OperatorRegistry, *, is_sync: bool
-) -> None:
-    webop.on.create("pods", registry=registry, id="fn")(lambda **_: None)
+async def test_a_login_handler_is_told_that_it_cannot_use_the_client(*, is_sync: bool) -> None:
+    webop.on.create("pods", id="fn")(lambda **_: None)
 
     async def log_in(client: webop.AsyncClient, **_: Any) -> None:
         await client.list("namespaces")
@@ -129,6 +121,6 @@ async def test_a_login_handler_is_told_that_it_cannot_use_the_client(
         client.list("namespaces")
 
     fn = log_in_in_a_thread if is_sync else log_in
-    webop.on.login(registry=registry, errors=webop.ErrorsMode.PERMANENT, id="log_in")(fn)
+    webop.on.login(errors=webop.ErrorsMode.PERMANENT, id="log_in")(fn)
     with pytest.raises(webop.WebopError, match="A login handler cannot use the client"):
-        await asyncio.wait_for(webop.operator(registry=registry, clusterwide=True), 10)
+        await asyncio.wait_for(webop.operator(clusterwide=True), 10)

@@ -6,15 +6,15 @@ import asyncio
 import contextlib
 import json
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any
 
 import httpx
 import pytest
 
 import webop
 from tests.cluster.client.test_objects import build_map
-from tests.kit.managed_webhooks import Site, open_site
+from tests.kit.managed_webhooks import Site
 from tests.kit.operators import Kind
 from tests.kit.waiting import eventually
 from webop.aio.work_deadline import Fence, current_fence, fence_child_tasks, read_clock
@@ -26,9 +26,6 @@ from webop.client.objects import AsyncClient
 from webop.controlplane.cluster_client import find_free_port
 from webop.errors import APIServerError
 from webop.settings.groups import NetworkingSettings
-
-if TYPE_CHECKING:
-    from webop.controlplane.cluster import LocalCluster
 
 Rule = Callable[[Request], Awaitable["Response | Request"]]
 
@@ -212,11 +209,8 @@ async def test_threads_that_handlers_start_end_with_the_right_to_act(client: Cli
 
 
 @pytest.fixture
-async def site(
-    webop_cluster: LocalCluster, client: Client, webop_namespace: str, widgets: Kind
-) -> AsyncIterator[Site]:
-    async with open_site(webop_cluster, client, webop_namespace, widgets) as opened:
-        yield opened
+def kinds(widgets: Kind) -> Iterator[Kind]:
+    return iter([widgets])
 
 
 MANY = [f"one-{index}" for index in range(16)]
@@ -231,13 +225,13 @@ async def create(site: Site, client: AsyncClient, names: list[str], labels: dict
 
 
 async def test_reviews_do_not_wait_for_requests_that_wait_for_them(
-    registry: webop.OperatorRegistry, site: Site, webop_namespace: str
+    site: Site, webop_namespace: str
 ) -> None:
     reviewed = {"reviewed": "yes"}
     reviews, overdue = list[str](), list[str]()
     are_all_here, ended = asyncio.Event(), asyncio.Event()
 
-    @webop.on.validate(*site.names, registry=registry, timeout_seconds=5, labels=reviewed)
+    @webop.on.validate(*site.names, timeout_seconds=5, labels=reviewed)
     async def judge(name: str, client: webop.AsyncClient, **_: Any) -> None:
         reviews.append(name)
         if len(reviews) == len(MANY):
@@ -249,12 +243,12 @@ async def test_reviews_do_not_wait_for_requests_that_wait_for_them(
             overdue.append(name)
             raise
 
-    @webop.on.create("configmaps", registry=registry, labels=reviewed)
+    @webop.on.create("configmaps", labels=reviewed)
     async def make(client: webop.AsyncClient, **_: Any) -> None:
         await create(site, client, MANY, reviewed)
         ended.set()
 
-    async with site.run(registry):
+    async with site.run():
         body = build_map("all", webop_namespace)
         body["metadata"]["labels"] = reviewed
         await AsyncClient(site.client).create(body)
@@ -263,20 +257,20 @@ async def test_reviews_do_not_wait_for_requests_that_wait_for_them(
 
 
 async def test_daemons_reviews_and_probes_do_not_wait_for_sixteen_requests_of_handlers_that_hang(
-    registry: webop.OperatorRegistry, site: Site, webop_namespace: str
+    site: Site, webop_namespace: str
 ) -> None:
     held = {"held": "yes"}
     hanging, answered = list[str](), set[str]()
     all_hang, released = asyncio.Event(), asyncio.Event()
 
-    @webop.on.validate(*site.names, registry=registry, timeout_seconds=30, labels=held)
+    @webop.on.validate(*site.names, timeout_seconds=30, labels=held)
     async def hold(name: str, **_: Any) -> None:
         hanging.append(name)
         if len(hanging) == len(MANY):
             all_hang.set()
         await released.wait()
 
-    @webop.on.create("configmaps", registry=registry, labels=held)
+    @webop.on.create("configmaps", labels=held)
     async def make(client: webop.AsyncClient, **_: Any) -> None:
         await create(site, client, MANY, held)
 
@@ -285,21 +279,21 @@ async def test_daemons_reviews_and_probes_do_not_wait_for_sixteen_requests_of_ha
         await client.get("namespaces", webop_namespace)
         answered.add(who)
 
-    @webop.daemon("configmaps", registry=registry, labels=held)
+    @webop.daemon("configmaps", labels=held)
     async def look(client: webop.AsyncClient, **_: Any) -> None:
         await ask("daemon", client)
 
-    @webop.on.validate(*site.names, registry=registry, labels={"free": "yes"})
+    @webop.on.validate(*site.names, labels={"free": "yes"})
     async def judge(client: webop.AsyncClient, **_: Any) -> None:
         await ask("review", client)
 
-    @webop.on.probe(registry=registry)
+    @webop.on.probe()
     async def probe(client: webop.AsyncClient, **_: Any) -> None:
         if hanging:  # not before the start is over
             await ask("probe", client)
 
     endpoint = f"http://127.0.0.1:{find_free_port()}/healthz"
-    async with site.run(registry, liveness_endpoint=endpoint), httpx.AsyncClient() as http:
+    async with site.run(liveness_endpoint=endpoint), httpx.AsyncClient() as http:
         body = build_map("all", webop_namespace)
         body["metadata"]["labels"] = held
         own = AsyncClient(site.client)

@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.kit.doctor_runs import Doctor
-from tests.kit.managed_webhooks import Site, open_site
 from tests.kit.operators import Kind, define_kinds
 from tests.kit.processes import Workshop
-from webop.client.api import Client
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
 
 
 @pytest.fixture(scope="session")
-def patients(webop_cluster: LocalCluster) -> Iterator[Kind]:
+def kinds(webop_cluster: LocalCluster) -> Iterator[Kind]:
     made = (Kind(f"patient{number}.webop.dev", "patients", "Patient") for number in range(32))
     return define_kinds(webop_cluster, made)
-
-
-@pytest.fixture
-async def site(
-    webop_cluster: LocalCluster, client: Client, webop_namespace: str, patients: Iterator[Kind]
-) -> AsyncIterator[Site]:
-    async with open_site(webop_cluster, client, webop_namespace, next(patients)) as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -28,24 +28,22 @@ def never(**_):
 """
 
 
-def declare(registry: webop.OperatorRegistry, site: Site) -> None:
+def declare(site: Site) -> None:
     """Declare a handler of each kind; what is bad is denied."""
 
     def check(spec: Any, **_: Any) -> None:
         if spec.get("bad"):
             raise webop.AdmissionError("Too bad.", code=400)
 
-    webop.on.validate(*site.names, id="check", registry=registry)(check)
-    webop.on.mutate(*site.names, id="default", registry=registry)(check)
+    webop.on.validate(*site.names, id="check")(check)
+    webop.on.mutate(*site.names, id="default")(check)
 
 
-async def test_an_operator_with_a_url_is_found_in_order(
-    registry: webop.OperatorRegistry, site: Site, doctor: Doctor
-) -> None:
-    declare(registry, site)
+async def test_an_operator_with_a_url_is_found_in_order(site: Site, doctor: Doctor) -> None:
+    declare(site)
     names = ", ".join(map(repr, site.names))
     path = doctor.workshop.write(HANDLERS.format(names=names))
-    async with site.run(registry):
+    async with site.run():
         report = await doctor.examine("--managed", site.name, "--no-startup", path)
         text = await doctor.speak("--managed", site.name)
     assert report.code == text.code == 0, report.output
@@ -63,7 +61,7 @@ async def test_an_operator_with_a_url_is_found_in_order(
 
 
 async def test_a_denial_is_a_proof_and_existing_objects_are_tried(
-    registry: webop.OperatorRegistry, site: Site, doctor: Doctor
+    site: Site, doctor: Doctor
 ) -> None:
     await site.objects.create("one", {"bad": True})
     seen = []
@@ -73,8 +71,8 @@ async def test_a_denial_is_a_proof_and_existing_objects_are_tried(
         if spec.get("bad"):
             raise webop.AdmissionError("Too bad.", code=400)
 
-    webop.on.validate(*site.names, id="check", operation="UPDATE", registry=registry)(check)
-    async with site.run(registry):
+    webop.on.validate(*site.names, id="check", operation="UPDATE")(check)
+    async with site.run():
         seen.clear()
         report = await doctor.examine("--managed", site.name, "-n", site.objects.namespace)
     assert report.code == 0, report.output
@@ -84,10 +82,8 @@ async def test_a_denial_is_a_proof_and_existing_objects_are_tried(
     assert "annotations" not in (await site.objects.get("one"))["metadata"]
 
 
-async def test_an_operator_behind_a_service_is_found_in_order(
-    registry: webop.OperatorRegistry, site: Site, doctor: Doctor
-) -> None:
-    declare(registry, site)
+async def test_an_operator_behind_a_service_is_found_in_order(site: Site, doctor: Doctor) -> None:
+    declare(site)
     namespace, port = site.objects.namespace, find_free_port()
     # An ExternalName leads API servers to this process, with the TLS name of the Service.
     spec = {"type": "ExternalName", "externalName": "localhost"}
@@ -101,7 +97,7 @@ async def test_an_operator_behind_a_service_is_found_in_order(
         poll_interval=0.1,
         settle_time=0.1,
     )
-    async with site.run(registry, server=server):
+    async with site.run(server=server):
         report = await doctor.examine()
     assert report.of("failure", site.name) == report.of("warning", site.name) == []
     title = f"ValidatingWebhookConfiguration {site.name}"
@@ -111,9 +107,9 @@ async def test_an_operator_behind_a_service_is_found_in_order(
 
 
 async def test_the_operators_own_account_needs_no_more_than_the_operator(
-    registry: webop.OperatorRegistry, site: Site, doctor: Doctor
+    site: Site, doctor: Doctor
 ) -> None:
-    declare(registry, site)
+    declare(site)
     user = f"operator-{site.objects.kind.group}"
     cluster = site.cluster
     rules = ("validatingwebhookconfigurations", "mutatingwebhookconfigurations")
@@ -122,7 +118,7 @@ async def test_the_operators_own_account_needs_no_more_than_the_operator(
     cluster.kubectl("create", "clusterrole", user, verbs, f"--resource={resources}")
     cluster.kubectl("create", "clusterrolebinding", user, f"--clusterrole={user}", f"--user={user}")
     kubeconfig = str(cluster.kubeconfig_for(user))
-    async with site.run(registry):
+    async with site.run():
         report = await doctor.examine("--managed", site.name, KUBECONFIG=kubeconfig)
         unnamed = await doctor.examine(KUBECONFIG=kubeconfig)
     assert report.code == unnamed.code == 0, report.output

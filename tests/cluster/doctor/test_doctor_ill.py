@@ -63,12 +63,12 @@ async def test_an_operator_that_was_killed_is_found_out_at_once(site: Site, doct
 
 
 async def test_a_bundle_of_another_authority_is_found_from_here_and_from_there(
-    registry: webop.OperatorRegistry, site: Site, doctor: Doctor
+    site: Site, doctor: Doctor
 ) -> None:
     def check(**_: Any) -> None: ...
 
-    webop.on.validate(*site.names, id="check", registry=registry)(check)
-    async with site.run(registry):
+    webop.on.validate(*site.names, id="check")(check)
+    async with site.run():
         found = await site.client.get(KINDS[WebhookType.VALIDATING], None, site.name)
         bundle = encode(build_ca("stranger").cert)
         for webhook in found["webhooks"]:
@@ -181,13 +181,11 @@ async def test_a_name_without_configurations_is_a_failure(doctor: Doctor, where:
     assert "nobody.example.com" in report.find("existence").text
 
 
-async def test_an_unknown_webhook_is_found(
-    registry: webop.OperatorRegistry, site: Site, doctor: Doctor
-) -> None:
+async def test_an_unknown_webhook_is_found(site: Site, doctor: Doctor) -> None:
     def check(**_: Any) -> None: ...
 
-    webop.on.validate(*site.names, id="check", registry=registry)(check)
-    async with site.run(registry):
+    webop.on.validate(*site.names, id="check")(check)
+    async with site.run():
         found = await site.client.get(KINDS[WebhookType.VALIDATING], None, site.name)
         webhook = next(w for w in found["webhooks"] if w["name"].startswith("check"))
         webhook["name"] = f"unknown.{site.name}"

@@ -83,8 +83,8 @@ class Rules:
 
 
 @pytest.fixture
-def rules(doctor: Doctor, webop_cluster: LocalCluster, patients: Iterator[Kind]) -> Iterator[Rules]:
-    made = Rules(doctor, webop_cluster, next(patients))
+def rules(doctor: Doctor, webop_cluster: LocalCluster, kinds: Iterator[Kind]) -> Iterator[Rules]:
+    made = Rules(doctor, webop_cluster, next(kinds))
     yield made
     made.delete()
 

@@ -20,7 +20,7 @@ import pytest
 
 import webop
 from tests.kit.exec_plugins import build_kubeconfig
-from tests.kit.operators import Objects, build_settings, operate
+from tests.kit.operators import Objects, RunOperator, build_settings
 from tests.kit.waiting import eventually
 from webop.client.api import Client
 from webop.client.auth.expiration import parse_certificate_lifetime
@@ -83,10 +83,10 @@ async def account(client: Client, webop_namespace: str) -> Account:
 
 
 @pytest.fixture
-def handled(registry: webop.OperatorRegistry) -> list[str]:
+def handled() -> list[str]:
     names: list[str] = []
 
-    @webop.on.create("widgets", registry=registry)
+    @webop.on.create("widgets")
     def created(name: str, **_: Any) -> str:
         names.append(name)
         return "done"
@@ -96,8 +96,7 @@ def handled(registry: webop.OperatorRegistry) -> list[str]:
 
 async def handle(objects: Objects, handled: list[str], name: str) -> None:
     """Have an object handled, with what is to be stored of it: watch, call, patch."""
-    await objects.create(name)
-    await objects.wait_handled(name)
+    await objects.make(name)
     assert name in handled
 
 
@@ -127,11 +126,10 @@ async def wait_revoked(cluster: LocalCluster, token: str) -> None:
 @pytest.mark.feature("AUT-09", "AUT-16", "AUT-17", "AUT-23")
 async def test_a_token_of_a_pod_that_is_revoked_is_replaced_by_the_next_one(
     webop_cluster: LocalCluster,
-    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
     objects: Objects,
     handled: list[str],
     account: Account,
-    info: ConnectionInfo,
     tmp_path: Path,
 ) -> None:
     address = urlsplit(webop_cluster.server)
@@ -144,12 +142,12 @@ async def test_a_token_of_a_pod_that_is_revoked_is_replaced_by_the_next_one(
     (tmp_path / "ca.crt").write_bytes(base64.b64decode(webop_cluster.ca_data))
     brought: list[ConnectionInfo | None] = []
 
-    @webop.on.login(registry=registry)
+    @webop.on.login()
     def log_in(**_: Any) -> ConnectionInfo | None:
         brought.append(read_service_account(tmp_path, environ))
         return brought[-1]
 
-    async with operate(info, registry, vault=None, namespaces=[objects.namespace]):
+    async with run_operator(vault=None):
         await handle(objects, handled, "before")
         (tmp_path / "token").write_text(await account.issue("new"))
         await account.revoke("old")
@@ -162,14 +160,14 @@ async def test_a_token_of_a_pod_that_is_revoked_is_replaced_by_the_next_one(
 @pytest.mark.feature("REF-76")
 async def test_a_session_of_aiohttp_that_is_refused_is_closed_and_replaced_by_the_next_one(
     webop_cluster: LocalCluster,
-    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
     objects: Objects,
     handled: list[str],
     info: ConnectionInfo,
 ) -> None:
     sessions: list[aiohttp.ClientSession] = []
 
-    @webop.on.login(registry=registry)
+    @webop.on.login()
     async def log_in(**_: Any) -> webop.AiohttpSession:
         found = dataclasses.replace(info, token=info.token if sessions else "wrong")
         connector = aiohttp.TCPConnector(ssl=found.as_ssl_context())
@@ -177,7 +175,7 @@ async def test_a_session_of_aiohttp_that_is_refused_is_closed_and_replaced_by_th
         sessions.append(session)
         return webop.AiohttpSession(server=webop_cluster.server, aiohttp_session=session)
 
-    async with operate(info, registry, vault=None, namespaces=[objects.namespace]):
+    async with run_operator(vault=None):
         await handle(objects, handled, "one")
     assert [session.closed for session in sessions] == [True, True]
 
@@ -185,10 +183,9 @@ async def test_a_session_of_aiohttp_that_is_refused_is_closed_and_replaced_by_th
 @pytest.mark.feature("AUT-13", "AUT-14", "AUT-18")
 async def test_certificates_that_end_are_replaced_and_without_new_ones_the_operator_ends(
     webop_cluster: LocalCluster,
-    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
     objects: Objects,
     handled: list[str],
-    info: ConnectionInfo,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -205,8 +202,7 @@ async def test_certificates_that_end_are_replaced_and_without_new_ones_the_opera
         await asyncio.sleep(end - time.time() + 0.01)
 
     async def live_on() -> None:
-        options: Any = {"vault": None, "namespaces": [objects.namespace]}
-        async with operate(info, registry, settings, **options) as running:
+        async with run_operator(settings, vault=None) as running:
             await handle(objects, handled, "first")
             await outlive(ends[0])
             await renew()
@@ -242,23 +238,21 @@ def build_brief_certificate(cluster: LocalCluster, seconds: float) -> tuple[dict
 
 @pytest.mark.feature("AUT-04", "AUT-15", "AUT-16", "AUT-19")
 async def test_of_several_credentials_those_that_are_refused_are_left_out(
-    registry: webop.OperatorRegistry, objects: Objects, handled: list[str], info: ConnectionInfo
+    run_operator: RunOperator, objects: Objects, handled: list[str], info: ConnectionInfo
 ) -> None:
     calls: list[str] = []
     for number in range(5):
         wrong = dataclasses.replace(info, token=f"wrong-{number}")
-        provide(registry, calls, f"wrong-{number}", wrong)
-    provide(registry, calls, "good", info)
-    async with operate(info, registry, vault=None, namespaces=[objects.namespace]):
+        provide(calls, f"wrong-{number}", wrong)
+    provide(calls, "good", info)
+    async with run_operator(vault=None):
         for name in ("a", "b", "c"):
             await handle(objects, handled, name)
     assert sorted(calls) == ["good", *(f"wrong-{number}" for number in range(5))]
 
 
-def provide(
-    registry: webop.OperatorRegistry, calls: list[str], name: str, info: ConnectionInfo
-) -> None:
-    @webop.on.login(registry=registry, id=name)
+def provide(calls: list[str], name: str, info: ConnectionInfo) -> None:
+    @webop.on.login(id=name)
     def log_in(**_: Any) -> ConnectionInfo:
         calls.append(name)
         return info
@@ -267,7 +261,7 @@ def provide(
 @pytest.mark.feature("AUT-14", "AUT-17", "PRB-05")
 async def test_logins_probes_and_the_lease_need_no_thread_of_handlers_or_of_the_event_loop(
     webop_cluster: LocalCluster,
-    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
     objects: Objects,
     info: ConnectionInfo,
     caplog: pytest.LogCaptureFixture,
@@ -279,18 +273,18 @@ async def test_logins_probes_and_the_lease_need_no_thread_of_handlers_or_of_the_
         info, server=webop_cluster.server.replace("127.0.0.1", "localhost")
     )
 
-    @webop.on.create("widgets", registry=registry)
+    @webop.on.create("widgets")
     def create(name: str, **_: Any) -> None:
         begun.append(name)
         released.wait(60)
 
-    @webop.on.login(registry=registry)
+    @webop.on.login()
     def log_in(**_: Any) -> ConnectionInfo:
         logins.append(time.monotonic())
         end = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=1)
         return dataclasses.replace(named, expiration=end)
 
-    @webop.on.probe(registry=registry, id="logins")
+    @webop.on.probe(id="logins")
     def probe(**_: Any) -> int:
         return len(logins)
 
@@ -301,8 +295,8 @@ async def test_logins_probes_and_the_lease_need_no_thread_of_handlers_or_of_the_
     )
     with socket.create_server(("127.0.0.1", 0)) as sock:
         url = f"http://127.0.0.1:{sock.getsockname()[1]}/healthz"
-    options: Any = {"namespaces": [objects.namespace], "liveness_endpoint": url, "vault": None}
-    async with operate(info, registry, settings, **options), httpx.AsyncClient() as http:
+    options: Any = {"liveness_endpoint": url, "vault": None}
+    async with run_operator(settings, **options), httpx.AsyncClient() as http:
         hanging = [asyncio.create_task(asyncio.to_thread(released.wait, 60)) for _ in range(64)]
         try:
             for name in names:
@@ -324,21 +318,19 @@ async def test_logins_probes_and_the_lease_need_no_thread_of_handlers_or_of_the_
 
 
 async def test_an_app_without_credentials_ends_in_time_as_it_is_stopped_while_a_handler_runs(
-    registry: webop.OperatorRegistry, objects: Objects, info: ConnectionInfo
+    objects: Objects, info: ConnectionInfo
 ) -> None:
     begun = asyncio.Event()
 
-    @webop.on.create("widgets", registry=registry)
+    @webop.on.create("widgets")
     async def create(**_: Any) -> None:
         begun.set()
         await asyncio.sleep(60)
 
-    webop.on.login(registry=registry)(lambda **_: None)
+    webop.on.login()(lambda **_: None)
     vault = Vault({"test": info})
     settings = build_settings(batching={"exit_timeout": 0.1})
-    app = webop.create_app(
-        registry=registry, vault=vault, settings=settings, namespaces=[objects.namespace]
-    )
+    app = webop.create_app(vault=vault, settings=settings, namespaces=[objects.namespace])
     async with asyncio.timeout(20), app.lifespan():
         await objects.create("x")
         await begun.wait()

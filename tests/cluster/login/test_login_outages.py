@@ -13,7 +13,7 @@ import pytest
 import webop
 from tests.kit.certificates import Pair, issue, issue_by
 from tests.kit.forwarder import Forwarder
-from tests.kit.operators import Objects, build_settings, build_tls, operate
+from tests.kit.operators import Objects, RunOperator, build_settings, build_tls
 from tests.kit.waiting import eventually
 from webop.client.auth.vault import ConnectionInfo
 
@@ -30,10 +30,10 @@ def forward(
 
 
 @pytest.fixture
-def handled(registry: webop.OperatorRegistry) -> list[str]:
+def handled() -> list[str]:
     names: list[str] = []
 
-    @webop.on.create("widgets", registry=registry)
+    @webop.on.create("widgets")
     def created(name: str, **_: Any) -> None:
         names.append(name)
 
@@ -42,15 +42,13 @@ def handled(registry: webop.OperatorRegistry) -> list[str]:
 
 @pytest.mark.feature("AUT-17")
 async def test_an_operator_outlasts_a_time_in_which_its_only_credentials_are_refused(
-    registry: webop.OperatorRegistry, objects: Objects, handled: list[str], info: ConnectionInfo
+    objects: Objects, handled: list[str], info: ConnectionInfo, run_operator: RunOperator
 ) -> None:
     async with forward(info) as proxy:
         only = dataclasses.replace(info, server=proxy.url, ca_data=None)
-        webop.on.login(registry=registry)(lambda **_: only)
+        webop.on.login()(lambda **_: only)
         settings = build_settings(networking={"error_backoffs": [0.2] * 100})
-        async with operate(
-            only, registry, settings, vault=None, namespaces=[objects.namespace]
-        ) as running:
+        async with run_operator(settings, vault=None) as running:
             await objects.create("before")
             await eventually(lambda: "before" in handled)
             proxy.is_refusing = True
@@ -65,7 +63,7 @@ async def test_an_operator_outlasts_a_time_in_which_its_only_credentials_are_ref
 @pytest.mark.feature("AUT-13", "AUT-17")
 @pytest.mark.parametrize("is_renewed", [True, False])
 async def test_an_operator_goes_on_after_the_ca_of_the_server_was_replaced_in_its_file(
-    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
     objects: Objects,
     handled: list[str],
     info: ConnectionInfo,
@@ -77,7 +75,7 @@ async def test_an_operator_goes_on_after_the_ca_of_the_server_was_replaced_in_it
     first, second = issue("ca"), issue("ca")
     logins = 0
 
-    @webop.on.login(registry=registry)
+    @webop.on.login()
     def log_in(**_: Any) -> ConnectionInfo:
         nonlocal logins
         logins += 1
@@ -94,7 +92,7 @@ async def test_an_operator_goes_on_after_the_ca_of_the_server_was_replaced_in_it
         (tmp_path / "ca").write_text(first.cert)
         serve_with(first)
         settings = build_settings(networking={"error_backoffs": [0.1]})
-        async with operate(info, registry, settings, vault=None, namespaces=[objects.namespace]):
+        async with run_operator(settings, vault=None):
             await objects.create("before")
             await eventually(lambda: "before" in handled)
             serve_with(second)

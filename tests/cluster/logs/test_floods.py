@@ -54,11 +54,11 @@ async def test_an_api_server_that_is_away_is_not_told_for_each_object(
 
 
 async def test_a_client_that_sends_garbage_does_not_fill_the_log(
-    registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    webop.on.validate("kopfexamples", id="check", registry=registry)(lambda **_: None)
-    async with serve(registry=registry) as site:
+    webop.on.validate("kopfexamples", id="check")(lambda **_: None)
+    async with serve() as site:
         for _ in range(200):
             assert (await site.post("garbage", "/check")).status_code == 400
     refusals = [r for r in caplog.records if "Refused a review" in r.message]
@@ -68,15 +68,15 @@ async def test_a_client_that_sends_garbage_does_not_fill_the_log(
 
 
 async def test_a_client_that_does_not_wait_does_not_fill_the_log(
-    registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
 
-    @webop.on.validate("kopfexamples", id="check", registry=registry)
+    @webop.on.validate("kopfexamples", id="check")
     async def check(**_: Any) -> None:
         await asyncio.sleep(1)
 
-    async with serve(registry=registry) as site:
+    async with serve() as site:
         for _ in range(50):
             assert (await site.post(build_review({}), "/check?timeout=1ms")).status_code == 504
     warnings = [r.message for r in caplog.records if r.levelno >= logging.WARNING]
@@ -84,15 +84,15 @@ async def test_a_client_that_does_not_wait_does_not_fill_the_log(
 
 
 async def test_handlers_may_say_the_same_as_often_as_they_like(
-    registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    @webop.on.validate("kopfexamples", id="check", registry=registry)
+    @webop.on.validate("kopfexamples", id="check")
     def check(logger: Any, **_: Any) -> None:
         logger.warning("said")
         raise webop.AdmissionError("no", code=403)
 
     caplog.set_level(logging.INFO)
-    async with serve(registry=registry) as site:
+    async with serve() as site:
         for _ in range(30):
             await site.review(path="/check")
     assert caplog.messages.count("said") == 30

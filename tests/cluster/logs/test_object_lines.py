@@ -8,32 +8,30 @@ from typing import Any
 import pytest
 
 import webop
-from tests.kit.operators import Kind, Objects, build_settings, operate
+from tests.kit.operators import Kind, Objects, RunOperator
 from webop.client.api import Client
-from webop.client.auth.vault import ConnectionInfo
 
 
 @pytest.mark.feature("LOG-03", "LOG-10")
 async def test_troubles_with_an_object_are_told_with_its_reference(
     client: Client,
     gizmos: Kind,
-    info: ConnectionInfo,
-    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
     webop_namespace: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     objects = Objects(client, gizmos, webop_namespace)
 
-    @webop.on.create(gizmos.group, "v1", gizmos.plural, registry=registry)
+    @webop.on.create(gizmos.group, "v1", gizmos.plural)
     def spoil(patch: webop.Patch, **_: Any) -> None:
         patch.spec["odd"] = {1, 2}
 
-    @webop.on.create(gizmos.group, "v1", gizmos.plural, registry=registry)
+    @webop.on.create(gizmos.group, "v1", gizmos.plural)
     def lose(**_: Any) -> str:
         return "for a status that the schema does not know"
 
     with caplog.at_level(logging.WARNING, logger="webop.reactor"):
-        async with operate(info, registry, build_settings(), namespaces=[webop_namespace]):
+        async with run_operator():
             created = await objects.create("one")
             await objects.wait_handled("one")
     told = [record for record in caplog.records if record.name.startswith("webop.reactor")]

@@ -99,8 +99,7 @@ async def test_a_terminal_shows_a_banner_short_coloured_lines_and_the_end(
     options = ("-n", objects.namespace, "--standalone", f"--liveness=http://localhost:{probes}/x")
     kubeconfig = str(webop_cluster.kubeconfig)
     await run(terminal, *options, path, until="Status", KUBECONFIG=kubeconfig)
-    await objects.create("one")
-    await objects.wait_handled("one")
+    await objects.make("one")
     await eventually(lambda: "'created' succeeded" in terminal.text)
     await stop(terminal)
     text = terminal.text

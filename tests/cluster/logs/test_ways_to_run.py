@@ -33,34 +33,30 @@ def bare() -> Iterator[logging.Logger]:
             root.handlers = handlers
 
 
-@pytest.fixture
-def registry(registry: webop.OperatorRegistry) -> webop.OperatorRegistry:
-    @webop.on.validate("kopfexamples", id="talk", registry=registry)
+@pytest.fixture(autouse=True)
+def _handler() -> None:
+    @webop.on.validate("kopfexamples", id="talk")
     def talk(logger: webop.Logger, **_: object) -> None:
         logger.info("said")
-
-    return registry
 
 
 @pytest.mark.feature("LOG-01", "LOG-06")
 async def test_an_app_logs_as_the_command_does(
-    capsys: pytest.CaptureFixture[str], registry: webop.OperatorRegistry
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     with bare():
-        async with serve(registry=registry) as site:
+        async with serve() as site:
             await site.review()
     *_, line = capsys.readouterr().err.splitlines()
     assert re.fullmatch(FULL, line)
 
 
-async def test_an_app_leaves_logging_alone_that_is_set_up(
-    registry: webop.OperatorRegistry,
-) -> None:
+async def test_an_app_leaves_logging_alone_that_is_set_up() -> None:
     own = logging.StreamHandler(io.StringIO())
     with bare() as root:
         root.handlers = [own]
         root.setLevel(logging.INFO)
-        async with serve(registry=registry) as site:
+        async with serve() as site:
             await site.review()
         assert root.handlers == [own]
     assert "said\n" in own.stream.getvalue()
@@ -68,12 +64,12 @@ async def test_an_app_leaves_logging_alone_that_is_set_up(
 
 @pytest.mark.feature("LOG-03", "LOG-08")
 async def test_files_with_handlers_may_set_it_up_for_the_app(
-    capsys: pytest.CaptureFixture[str], registry: webop.OperatorRegistry, tmp_path: Path
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     path = tmp_path / "sets_up_logging.py"
     path.write_text("import webop\nwebop.configure(log_format=webop.LogFormat.JSON)\n")
     with bare():
-        async with serve(registry=registry, modules=[str(path)]) as site:
+        async with serve(modules=[str(path)]) as site:
             await site.review()
     *_, line = capsys.readouterr().err.splitlines()
     assert json.loads(line)["message"] == "said"

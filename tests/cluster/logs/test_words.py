@@ -9,7 +9,7 @@ import pytest
 
 import webop
 from tests.kit.obstacles import denying
-from tests.kit.operators import Calls, Objects, RunOperator
+from tests.kit.operators import Calls, Objects, RunOperator, do_nothing
 from tests.kit.waiting import eventually
 
 
@@ -19,18 +19,14 @@ def find(caplog: pytest.LogCaptureFixture, text: str) -> list[logging.LogRecord]
 
 @pytest.mark.feature("ERR-03", "ERR-09")
 async def test_a_temporary_error_is_a_warning_until_it_is_the_last_one(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    caplog: pytest.LogCaptureFixture,
+    run_operator: RunOperator, objects: Objects, caplog: pytest.LogCaptureFixture
 ) -> None:
-    @webop.on.create("widgets", registry=registry, id="fn", retries=2)
+    @webop.on.create("widgets", id="fn", retries=2)
     async def fn(**_: Any) -> None:
         raise webop.TemporaryError("not yet", delay=0)
 
     async with run_operator():
-        await objects.create("one")
-        await objects.wait_handled("one")
+        await objects.make("one")
     levels = [record.levelname for record in find(caplog, "not yet")]
     assert levels == ["WARNING", "ERROR"]
 
@@ -38,12 +34,7 @@ async def test_a_temporary_error_is_a_warning_until_it_is_the_last_one(
 @pytest.mark.feature("ERR-21", "ASY-03")
 @pytest.mark.parametrize("is_sync", [False, True])
 async def test_the_traceback_of_a_handler_begins_with_the_handler(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    caplog: pytest.LogCaptureFixture,
-    *,
-    is_sync: bool,
+    run_operator: RunOperator, objects: Objects, caplog: pytest.LogCaptureFixture, *, is_sync: bool
 ) -> None:
     def break_down() -> None:
         raise ValueError("broken")
@@ -55,10 +46,9 @@ async def test_the_traceback_of_a_handler_begins_with_the_handler(
         break_down()
 
     fn: Any = handle_sync if is_sync else handle_async
-    webop.on.create("widgets", registry=registry, id="fn", retries=1)(fn)
+    webop.on.create("widgets", id="fn", retries=1)(fn)
     async with run_operator():
-        await objects.create("one")
-        await objects.wait_handled("one")
+        await objects.make("one")
     (record,) = find(caplog, "broken")
     text = logging.Formatter().format(record)
     frames = [line.split()[-1] for line in text.splitlines() if line.startswith('  File "')]
@@ -68,7 +58,6 @@ async def test_the_traceback_of_a_handler_begins_with_the_handler(
 @pytest.mark.feature("LOG-11", "SUB-06")
 @pytest.mark.parametrize("delay", [None, 0.3])
 async def test_sub_handlers_count_among_those_that_have_succeeded_or_failed(
-    registry: webop.OperatorRegistry,
     run_operator: RunOperator,
     objects: Objects,
     caplog: pytest.LogCaptureFixture,
@@ -83,31 +72,25 @@ async def test_sub_handlers_count_among_those_that_have_succeeded_or_failed(
     async def fail(**_: Any) -> None:
         raise webop.PermanentError("no")
 
-    @webop.on.create("widgets", registry=registry, id="parent")
+    @webop.on.create("widgets", id="parent")
     async def parent(**_: Any) -> None:
         fns: Any = {"a": succeed, "b": succeed, "c": fail}
         await webop.execute(fns=fns)
 
-    @webop.on.create("widgets", registry=registry, id="other")
-    async def other(**_: Any) -> None: ...
+    webop.on.create("widgets", id="other")(do_nothing)
 
     async with run_operator():
-        await objects.create("one")
-        await objects.wait_handled("one")
+        await objects.make("one")
     assert find(caplog, "Creation handled: 4 succeeded, 1 failed for good (parent/c).")
 
 
 @pytest.mark.feature("TMR-20", "PAT-10")
 async def test_a_timer_whose_patch_is_denied_is_told_of_once(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    calls: Calls,
-    caplog: pytest.LogCaptureFixture,
+    run_operator: RunOperator, objects: Objects, calls: Calls, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
 
-    @webop.timer("widgets", registry=registry, id="tick", interval=0.05)
+    @webop.timer("widgets", id="tick", interval=0.05)
     async def tick(patch: webop.Patch, **kwargs: Any) -> None:
         calls.note("tick", kwargs)
         patch.metadata.labels["forbidden"] = "yes"
@@ -123,16 +106,10 @@ async def test_a_timer_whose_patch_is_denied_is_told_of_once(
 
 @pytest.mark.feature("CFG-22", "PAT-10")
 async def test_a_finalizer_that_may_not_be_added_is_told_of_once_and_names_the_object_once(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    caplog: pytest.LogCaptureFixture,
+    run_operator: RunOperator, objects: Objects, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-
-    @webop.on.delete("widgets", registry=registry, id="fn")
-    async def fn(**_: Any) -> None: ...
-
+    webop.on.delete("widgets", id="fn")(do_nothing)
     probe = {"metadata": {"finalizers": ["example.com/x"]}}
     async with denying(objects, "!has(object.metadata.finalizers)", probe), run_operator():
         await objects.create("one")

@@ -46,8 +46,8 @@ def shops(shops: Shops) -> Shops:
 
 
 @pytest.fixture
-def run(info: ConnectionInfo) -> Run:
-    def run(registry: webop.OperatorRegistry, **admission: Any) -> Any:
+def run(info: ConnectionInfo, registry: webop.OperatorRegistry) -> Run:
+    def run(**admission: Any) -> Any:
         options = {"server": webop.WebhookServer(port=0, host="localhost"), "managed": MANAGED}
         settings = build_settings(admission={**options, **admission})
         return operate(info, registry, settings, clusterwide=True, beside=True)
@@ -56,27 +56,21 @@ def run(info: ConnectionInfo) -> Run:
 
 
 async def test_the_definition_can_come_later(
-    registry: webop.OperatorRegistry,
-    client: Client,
-    webop_namespace: str,
-    run: Run,
-    caplog: pytest.LogCaptureFixture,
+    client: Client, webop_namespace: str, run: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
     await undefine(client, webop.Resource(GROUP, "v2", "shops", kind="Shop", namespaced=True))
-    declare(registry)
+    declare()
     caplog.set_level(logging.INFO)
-    async with run(registry):
+    async with run():
         await eventually(lambda: f"{NAME} is not in the cluster yet" in caplog.text)
         async with open_shops(client, webop_namespace) as shops:
             await shops.wait_converted()
             await shops.create("v1", "one", {"address": "a:81"})
 
 
-async def test_objects_are_read_and_written_in_all_versions(
-    registry: webop.OperatorRegistry, shops: Shops, run: Run
-) -> None:
-    declare(registry)
-    async with run(registry):
+async def test_objects_are_read_and_written_in_all_versions(shops: Shops, run: Run) -> None:
+    declare()
+    async with run():
         await shops.wait_converted()
         made = await shops.create(
             "v1", "one", {"address": "host:81", "replicas": 3}, labels={"a": "b"}
@@ -100,10 +94,10 @@ async def test_objects_are_read_and_written_in_all_versions(
 
 
 async def test_the_conversion_is_repaired_and_stays_when_the_operator_stops(
-    registry: webop.OperatorRegistry, shops: Shops, run: Run
+    shops: Shops, run: Run
 ) -> None:
-    declare(registry)
-    async with run(registry, replica_lifetime=3.0):
+    declare()
+    async with run(replica_lifetime=3.0):
         await shops.wait_converted()
         before = await shops.read_conversion()
         none = {"spec": {"conversion": {"strategy": "None", "webhook": None}}}
@@ -116,7 +110,7 @@ async def test_the_conversion_is_repaired_and_stays_when_the_operator_stops(
 
 
 async def test_a_failure_names_the_object_and_the_reason(
-    registry: webop.OperatorRegistry, shops: Shops, run: Run, caplog: pytest.LogCaptureFixture
+    shops: Shops, run: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(old: ShopV1) -> ShopV2:
         if old.spec.address == "misfit":
@@ -127,8 +121,8 @@ async def test_a_failure_names_the_object_and_the_reason(
         new.metadata.name, new.metadata.uid = "other", "1"
         return ShopV1(metadata=new.metadata, spec=OldSpec(address="x"))
 
-    declare(registry, up=fail, down=rename)
-    async with run(registry):
+    declare(up=fail, down=rename)
+    async with run():
         await shops.wait_converted("v1alpha1")
         namespace = shops.namespace
         for address, text in (
@@ -146,19 +140,15 @@ async def test_a_failure_names_the_object_and_the_reason(
     assert "boom" in caplog.text
 
 
-async def test_an_unreachable_operator_loses_nothing(
-    registry: webop.OperatorRegistry, shops: Shops, run: Run
-) -> None:
-    declare(registry)
-    async with run(registry):
+async def test_an_unreachable_operator_loses_nothing(shops: Shops, run: Run) -> None:
+    declare()
+    async with run():
         await shops.wait_converted()
         await shops.create("v1", "one", {"address": "a:81"})
     with pytest.raises(APIStatusError, match=r"conversion webhook for .*Shop failed"):
         await shops.create("v1", "two", {"address": "b"})
     assert [body["metadata"]["name"] for body in await shops.list("v2")] == ["one"]
-    again = webop.OperatorRegistry()
-    declare(again)
-    async with run(again):
+    async with run():
         await shops.wait_converted()
         assert (await shops.get("v1", "one"))["spec"]["address"] == "a:81"
 
@@ -172,19 +162,15 @@ declare(webop.get_default_registry())
 
 
 async def test_the_doctor_checks_the_conversion(
-    registry: webop.OperatorRegistry,
-    shops: Shops,
-    run: Run,
-    workshop: Workshop,
-    webop_cluster: LocalCluster,
+    shops: Shops, run: Run, workshop: Workshop, webop_cluster: LocalCluster
 ) -> None:
-    declare(registry)
+    declare()
     doctor, path = Doctor(workshop, webop_cluster), workshop.write(HANDLERS)
     title, args = f"Conversion of {NAME}", ("--managed", MANAGED, path)
     report = await doctor.examine(*args)
     assert "fields that the other version" in report.find("strategy", title).text
     assert report.find("strategy", title).level == "failure"
-    async with run(registry):
+    async with run():
         await shops.wait_converted()
         await shops.create("v1", "one", {"address": "a:81"})
         report = await doctor.examine(*args)

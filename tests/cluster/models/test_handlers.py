@@ -18,6 +18,7 @@ from tests.kit.operators import (
     Kind,
     Objects,
     RunOperator,
+    do_nothing,
     get_annotations,
     operate,
 )
@@ -65,9 +66,9 @@ async def wait_stored(objects: Objects, name: str) -> Any:
 
 
 async def test_a_returned_model_becomes_the_status(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+    run_operator: RunOperator, objects: Objects
 ) -> None:
-    @webop.on.create(Boat, registry=registry)
+    @webop.on.create(Boat)
     def create(body: Boat, **_: Any) -> BoatStatus:
         status = body.status or BoatStatus()
         status.observed = body.spec.size
@@ -88,10 +89,7 @@ async def test_a_returned_model_becomes_the_status(
 
 
 async def test_a_returned_model_that_cannot_be_dumped_is_a_failure_of_its_handler(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    caplog: pytest.LogCaptureFixture,
+    run_operator: RunOperator, objects: Objects, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Spoiled(webop.Struct):
         value: int = 0
@@ -102,12 +100,12 @@ async def test_a_returned_model_that_cannot_be_dumped_is_a_failure_of_its_handle
 
     retries: list[int] = []
 
-    @webop.on.create(Boat, registry=registry, id="first", retries=2, backoff=0)
+    @webop.on.create(Boat, id="first", retries=2, backoff=0)
     async def first(retry: int, **_: Any) -> Spoiled:
         retries.append(retry)
         return Spoiled()
 
-    @webop.on.create(Boat, registry=registry, id="second")
+    @webop.on.create(Boat, id="second")
     async def second(**_: Any) -> BoatStatus:
         return BoatStatus(observed=2)
 
@@ -120,11 +118,11 @@ async def test_a_returned_model_that_cannot_be_dumped_is_a_failure_of_its_handle
 
 
 async def test_a_timer_that_returns_the_status_that_is_there_writes_nothing(
-    registry: webop.OperatorRegistry, run_relayed: RunOperator, relayed: Relay, objects: Objects
+    run_relayed: RunOperator, relayed: Relay, objects: Objects
 ) -> None:
     calls = 0
 
-    @webop.timer(Boat, registry=registry, interval=0.1)
+    @webop.timer(Boat, interval=0.1)
     async def look(**_: Any) -> BoatStatus:
         nonlocal calls
         calls += 1
@@ -137,14 +135,11 @@ async def test_a_timer_that_returns_the_status_that_is_there_writes_nothing(
 
 
 async def test_an_object_that_does_not_fit_waits_until_it_does(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    caplog: pytest.LogCaptureFixture,
+    run_operator: RunOperator, objects: Objects, caplog: pytest.LogCaptureFixture
 ) -> None:
     created: list[tuple[str, int]] = []
 
-    @webop.on.create(Boat, registry=registry)
+    @webop.on.create(Boat)
     async def create(spec: BoatSpec, name: str, **_: Any) -> None:
         created.append((name, spec.size))
 
@@ -195,7 +190,6 @@ class Plain(webop.Model):
 
 @pytest.mark.parametrize("model", [Sullen, Plain])
 async def test_a_reason_that_differs_each_time_does_not_write_the_object_for_ever(
-    registry: webop.OperatorRegistry,
     run_operator: RunOperator,
     client: Client,
     webop_cluster: LocalCluster,
@@ -209,10 +203,10 @@ async def test_a_reason_that_differs_each_time_does_not_write_the_object_for_eve
     objects = Objects(client, kind, webop_namespace)
     events: list[str] = []
 
-    @webop.on.create(model, registry=registry)
+    @webop.on.create(model)
     async def create(spec: MoodySpec, **_: Any) -> None: ...
 
-    @webop.on.event(model, registry=registry)
+    @webop.on.event(model)
     async def count(meta: Any, **_: Any) -> None:
         events.append(meta["resourceVersion"])
 
@@ -230,11 +224,11 @@ async def test_a_reason_that_differs_each_time_does_not_write_the_object_for_eve
 
 
 async def test_deletion_goes_on_for_an_object_that_does_not_fit(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+    run_operator: RunOperator, objects: Objects
 ) -> None:
     deleted: list[Any] = []
 
-    @webop.on.delete(Boat, registry=registry)
+    @webop.on.delete(Boat)
     async def delete(spec: BoatSpec, **_: Any) -> None:
         given: Any = spec
         deleted.append(given if isinstance(given, BoatSpec) else dict(given))
@@ -246,21 +240,18 @@ async def test_deletion_goes_on_for_an_object_that_does_not_fit(
             await objects.wait(
                 name, lambda body: FINALIZER in body["metadata"].get("finalizers", ())
             )
-            await objects.delete(name)
-            await objects.wait_gone(name)
+            await objects.remove(name)
     assert deleted == [{"size": "large"}, BoatSpec(size=1)]
 
 
 async def test_a_former_state_that_does_not_fit_is_a_mapping(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+    run_operator: RunOperator, objects: Objects
 ) -> None:
     seen: list[Any] = []
     loose = webop.OperatorRegistry()
+    webop.on.create("boats.models.webop.dev", registry=loose)(do_nothing)
 
-    @webop.on.create("boats.models.webop.dev", registry=loose)
-    async def create(**_: Any) -> None: ...
-
-    @webop.on.update(Boat, registry=registry)
+    @webop.on.update(Boat)
     async def update(old: BoatSpec, spec: BoatSpec, **_: Any) -> None:
         seen.append((old, spec))
 

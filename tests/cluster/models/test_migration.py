@@ -48,12 +48,10 @@ def run(webop_cluster: LocalCluster, tmp_path: Path) -> Run:
 
 
 @contextlib.asynccontextmanager
-async def convert(
-    info: ConnectionInfo, registry: webop.OperatorRegistry, shops: Shops
-) -> AsyncIterator[Running]:
+async def convert(info: ConnectionInfo, shops: Shops) -> AsyncIterator[Running]:
     server = webop.WebhookServer(port=0, host="localhost")
     settings = build_settings(admission={"server": server, "managed": MANAGED})
-    async with operate(info, registry, settings, clusterwide=True) as running:
+    async with operate(info, webop.get_default_registry(), settings, clusterwide=True) as running:
         await shops.wait_converted()
         yield running
 
@@ -106,10 +104,10 @@ async def check_stored(shops: Shops, count: int) -> None:
 
 
 async def test_stored_objects_are_rewritten_and_the_old_version_is_released(
-    registry: webop.OperatorRegistry, shops: Shops, info: ConnectionInfo, run: Run
+    shops: Shops, info: ConnectionInfo, run: Run
 ) -> None:
-    declare(registry)
-    async with convert(info, registry, shops):
+    declare()
+    async with convert(info, shops):
         await make_old(shops, 20)
         result = await run("--dry-run", "--name", NAME)
         assert f"{NAME}: 20 objects can be stored as v2; nothing was changed" in result.output
@@ -124,12 +122,7 @@ async def test_stored_objects_are_rewritten_and_the_old_version_is_released(
 
 
 async def test_it_can_be_interrupted_and_repeated(
-    registry: webop.OperatorRegistry,
-    shops: Shops,
-    info: ConnectionInfo,
-    run: Run,
-    workshop: Workshop,
-    webop_cluster: LocalCluster,
+    shops: Shops, info: ConnectionInfo, run: Run, workshop: Workshop, webop_cluster: LocalCluster
 ) -> None:
     calls = 0
 
@@ -139,8 +132,8 @@ async def test_it_can_be_interrupted_and_repeated(
         await asyncio.sleep(0.02)
         return upgrade(old)
 
-    declare(registry, up=count)
-    async with convert(info, registry, shops):
+    declare(up=count)
+    async with convert(info, shops):
         await make_old(shops, 40)
         variables = {"KUBECONFIG": str(webop_cluster.kubeconfig)}
         args = ("crd", "migrate", "--name", NAME)
@@ -160,16 +153,16 @@ async def test_it_can_be_interrupted_and_repeated(
 
 
 async def test_objects_that_cannot_be_rewritten_are_named(
-    registry: webop.OperatorRegistry, shops: Shops, info: ConnectionInfo, run: Run
+    shops: Shops, info: ConnectionInfo, run: Run
 ) -> None:
-    declare(registry)
+    declare()
 
-    @webop.on.validate(ShopV2, operation="UPDATE", registry=registry)
+    @webop.on.validate(ShopV2, operation="UPDATE")
     def refuse(name: str, **_: object) -> None:
         if name == "shop-1":
             raise webop.AdmissionError("not this one")
 
-    async with convert(info, registry, shops):
+    async with convert(info, shops):
         await make_old(shops, 3)
         result = await run("--name", NAME)
         assert result.exit_code == 1
@@ -180,7 +173,7 @@ async def test_objects_that_cannot_be_rewritten_are_named(
 
 
 async def test_objects_that_cannot_be_converted_are_named(
-    registry: webop.OperatorRegistry, shops: Shops, info: ConnectionInfo, run: Run
+    shops: Shops, info: ConnectionInfo, run: Run
 ) -> None:
     is_failing = False
 
@@ -189,8 +182,8 @@ async def test_objects_that_cannot_be_converted_are_named(
             raise ValueError("not this one")
         return upgrade(old)
 
-    declare(registry, up=fail)
-    async with convert(info, registry, shops):
+    declare(up=fail)
+    async with convert(info, shops):
         await make_old(shops, 3)
         is_failing = True
         result = await run("--name", NAME)

@@ -21,28 +21,28 @@ Json = dict[str, Any]
 class Outage:
     """Handlers of a database that is away until it is back."""
 
-    def __init__(self, registry: webop.OperatorRegistry) -> None:
+    def __init__(self) -> None:
         self.is_over = False
         self.is_busy = False
 
-        @webop.on.create("widgets", id="create_database", registry=registry)
+        @webop.on.create("widgets", id="create_database")
         async def create(name: str, **_: Any) -> None:
             self.check(name)
 
-        @webop.on.create("widgets", id="slow", registry=registry, labels={"slow": "yes"})
+        @webop.on.create("widgets", id="slow", labels={"slow": "yes"})
         async def sleep(**_: Any) -> None:
             while not self.is_over:
                 await asyncio.sleep(0.01)
 
-        @webop.timer("widgets", id="probe", registry=registry, labels={"timer": "yes"}, interval=60)
+        @webop.timer("widgets", id="probe", labels={"timer": "yes"}, interval=60)
         def probe(name: str, **_: Any) -> None:
             self.check(name)
 
-        @webop.on.create("widgets", id="parent", registry=registry, labels={"items": "yes"})
+        @webop.on.create("widgets", id="parent", labels={"items": "yes"})
         async def create_items(name: str, **_: Any) -> None:
             webop.register(id="secret-item", fn=lambda **_: self.check(name))
 
-        @webop.on.validate("widgets", id="check", registry=registry)
+        @webop.on.validate("widgets", id="check")
         async def check(spec: Any, **_: Any) -> None:
             if spec:
                 raise webop.AdmissionError("secret-verdict")

@@ -30,44 +30,42 @@ _NAME = re.compile(r"\b(?:webop|rest_client|leader_election|process)_\w+")
 
 
 @pytest.fixture
-def busy(registry: webop.OperatorRegistry) -> webop.OperatorRegistry:  # noqa: C901  a list
-    @webop.on.create("widgets", id="create", registry=registry)
+def busy() -> None:  # noqa: C901  a list
+    @webop.on.create("widgets", id="create")
     async def create(spec: Any, **_: Any) -> None:
         for item in spec.get("items", ()):
             webop.register(id=item, fn=handle_item)
 
     async def handle_item(**_: Any) -> None: ...
 
-    @webop.on.create("widgets", id="flaky", registry=registry, labels={"flaky": "yes"})
+    @webop.on.create("widgets", id="flaky", labels={"flaky": "yes"})
     async def flake(retry: int, **_: Any) -> None:
         if not retry:
             raise webop.TemporaryError("not yet", delay=0.01)
 
-    @webop.on.create("widgets", id="hopeless", registry=registry, labels={"hopeless": "yes"})
+    @webop.on.create("widgets", id="hopeless", labels={"hopeless": "yes"})
     async def give_up(**_: Any) -> None:
         raise webop.PermanentError("never")
 
-    @webop.on.create("widgets", id="long", registry=registry, labels={"long": "yes"})
+    @webop.on.create("widgets", id="long", labels={"long": "yes"})
     async def sleep(**_: Any) -> None:
         await asyncio.sleep(60)
 
-    @webop.on.event("widgets", id="spy", registry=registry, labels={"flaky": "yes"})
+    @webop.on.event("widgets", id="spy", labels={"flaky": "yes"})
     async def spy(**_: Any) -> None:
         raise ValueError("ignored")
 
-    @webop.timer("widgets", id="tick", registry=registry, labels={"ticks": "yes"}, interval=30)
+    @webop.timer("widgets", id="tick", labels={"ticks": "yes"}, interval=30)
     def tick(**_: Any) -> None: ...
 
-    @webop.index("widgets", id="names", registry=registry)
+    @webop.index("widgets", id="names")
     async def index(name: str, **_: Any) -> dict[str, str]:
         return {name: "secret-value"}
 
-    @webop.on.validate("widgets", id="check", registry=registry)
+    @webop.on.validate("widgets", id="check")
     async def check(spec: Any, **_: Any) -> None:
         if spec:
             raise webop.AdmissionError("no")
-
-    return registry
 
 
 @pytest.mark.usefixtures("busy")
@@ -148,9 +146,9 @@ async def test_a_scrape_shows_what_the_operator_does_and_all_names_in_use_are_in
 
 
 async def test_watches_that_end_and_that_fail_are_counted_apart(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+    run_operator: RunOperator, objects: Objects
 ) -> None:
-    webop.on.event("widgets", registry=registry)(lambda **_: None)
+    webop.on.event("widgets")(lambda **_: None)
     settings = build_settings(watching={"client_timeout": 1.2})
     url = f"http://127.0.0.1:{find_free_port()}/metrics"
     kind = objects.resource.plural_name
@@ -165,9 +163,9 @@ async def test_watches_that_end_and_that_fail_are_counted_apart(
 
 
 async def test_a_replica_that_stands_by_is_scraped_as_such(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+    run_operator: RunOperator, objects: Objects
 ) -> None:
-    webop.on.create("widgets", registry=registry)(lambda **_: None)
+    webop.on.create("widgets")(lambda **_: None)
     lease = {"lease_name": "taken", "lease_namespace": objects.namespace}
     spec = {
         "holderIdentity": "somebody",

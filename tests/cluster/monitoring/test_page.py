@@ -97,12 +97,9 @@ def find_row(page: Page, table: str, name: str) -> Locator:
 
 
 async def test_what_is_focused_typed_and_read_stays_while_the_page_is_refreshed(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    browser: Browser,
+    run_operator: RunOperator, objects: Objects, browser: Browser
 ) -> None:
-    Outage(registry)
+    Outage()
     async with operate_visibly(run_operator, objects) as shown:
         page = await visit(browser, shown)
         for name in ("orders", "users"):
@@ -136,12 +133,9 @@ async def test_what_is_focused_typed_and_read_stays_while_the_page_is_refreshed(
 
 
 async def test_the_page_says_that_the_operator_is_gone(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    browser: Browser,
+    run_operator: RunOperator, objects: Objects, browser: Browser
 ) -> None:
-    Outage(registry)
+    Outage()
     async with operate_visibly(run_operator, objects) as shown:
         page = await visit(browser, shown)
         await api.expect(find_row(page, "handlers", "create_database")).to_be_visible()
@@ -154,7 +148,7 @@ async def test_the_page_says_that_the_operator_is_gone(
 async def test_the_page_says_why_the_operator_is_not_ready(
     registry: webop.OperatorRegistry, browser: Browser
 ) -> None:
-    webop.on.create("widgets", id="create", registry=registry)(lambda **_: None)
+    webop.on.create("widgets", id="create")(lambda **_: None)
     nobody = ConnectionInfo(server=f"http://127.0.0.1:{find_free_port()}")
     url = f"http://127.0.0.1:{find_free_port()}"
     options: Any = {"liveness_endpoint": f"{url}/healthz", "clusterwide": True, "beside": True}
@@ -173,8 +167,8 @@ def databases(webop_cluster: LocalCluster) -> Kind:
     return next(define_kinds(webop_cluster, [kind]))
 
 
-def declare_load(registry: webop.OperatorRegistry) -> None:
-    @webop.on.create("databases", id="create_database", registry=registry)
+def declare_load() -> None:
+    @webop.on.create("databases", id="create_database")
     async def create(name: str, **_: Any) -> None:
         await asyncio.sleep(random.uniform(0.01, 0.1))
         if name.startswith("billing"):
@@ -184,28 +178,27 @@ def declare_load(registry: webop.OperatorRegistry) -> None:
         if name == "broken":
             raise webop.PermanentError("no such tier")
 
-    @webop.timer("databases", id="back_up", registry=registry, interval=1)
+    @webop.timer("databases", id="back_up", interval=1)
     def back_up(name: str, **_: Any) -> None:
         if name == "orders-2":
             raise webop.TemporaryError("not now", delay=0.2) from PermissionError(name)
 
-    @webop.daemon("databases", id="follow_load", registry=registry)
+    @webop.daemon("databases", id="follow_load")
     async def follow(stopped: Any, **_: Any) -> None:
         await stopped.wait()
 
-    @webop.on.validate("databases", id="check_size", registry=registry)
+    @webop.on.validate("databases", id="check_size")
     async def check(spec: Any, **_: Any) -> None:
         await asyncio.sleep(random.choice((0, 0, 0.002, 0.004, 0.015, 0.03, 0.07)))
         if spec.get("size", 0) > 9:
             raise webop.AdmissionError("too large")
 
-    @webop.on.mutate("databases", id="set_tier", registry=registry)
+    @webop.on.mutate("databases", id="set_tier")
     async def set_tier(patch: Any, **_: Any) -> None:
         patch.spec["tier"] = "small"
 
 
 async def test_under_load_the_page_is_right_at_a_desk_and_on_a_phone_by_day_and_by_night(
-    registry: webop.OperatorRegistry,
     run_operator: RunOperator,
     client: Client,
     databases: Kind,
@@ -213,9 +206,9 @@ async def test_under_load_the_page_is_right_at_a_desk_and_on_a_phone_by_day_and_
     browser: Browser,
     tmp_path: Path,
 ) -> None:
-    @webop.on.startup(registry=registry, id="configure")
+    @webop.on.startup(id="configure")
     def configure(**_: Any) -> None:
-        declare_load(registry)
+        declare_load()
 
     objects = Objects(client, databases, webop_namespace)
     async with operate_visibly(run_operator, objects) as shown:

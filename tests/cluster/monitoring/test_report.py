@@ -51,9 +51,9 @@ def has_shape(value: Any, model: Any, name: str = "") -> bool:
 
 
 async def test_a_failing_object_is_in_the_report_until_its_handlers_succeed(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+    run_operator: RunOperator, objects: Objects
 ) -> None:
-    outage = Outage(registry)
+    outage = Outage()
     async with operate_visibly(run_operator, objects) as shown:
         spec = {"password": "secret-password"}
         await objects.create("orders", spec, labels={"timer": "yes", "items": "yes"})
@@ -90,9 +90,9 @@ async def test_a_failing_object_is_in_the_report_until_its_handlers_succeed(
 
 
 async def test_the_report_tells_what_else_the_operator_does(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+    run_operator: RunOperator, objects: Objects
 ) -> None:
-    outage = Outage(registry)
+    outage = Outage()
     async with operate_visibly(run_operator, objects) as shown:
         await objects.create("long", {}, labels={"slow": "yes"})
         for spec in ({}, {}, {"field": 1}):
@@ -114,12 +114,12 @@ async def test_the_report_tells_what_else_the_operator_does(
 
 
 async def test_what_webop_cannot_write_is_in_the_report_without_the_text_of_the_error(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+    run_operator: RunOperator, objects: Objects
 ) -> None:
     def choose(spec: Any, **_: Any) -> bool:
         raise ValueError(spec.get("password"))
 
-    webop.on.create("widgets", id="create", registry=registry, when=choose)(lambda **_: None)
+    webop.on.create("widgets", id="create", when=choose)(lambda **_: None)
     async with operate_visibly(run_operator, objects) as shown:
         await objects.create("orders", {"password": "secret-password"})
         report = await shown.wait(lambda report: find(report["objects"], name="orders"))
@@ -129,13 +129,13 @@ async def test_what_webop_cannot_write_is_in_the_report_without_the_text_of_the_
 
 
 async def test_what_a_handler_has_failed_with_is_forgotten_when_it_matches_no_more(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+    run_operator: RunOperator, objects: Objects
 ) -> None:
     async def fail(**_: Any) -> None:
         raise webop.TemporaryError("no", delay=3600)
 
-    webop.on.create("widgets", id="steady", registry=registry)(fail)
-    webop.on.create("widgets", id="gone", registry=registry, labels={"x": "y"})(fail)
+    webop.on.create("widgets", id="steady")(fail)
+    webop.on.create("widgets", id="gone", labels={"x": "y"})(fail)
     async with operate_visibly(run_operator, objects) as shown:
 
         def get_failing(report: Json) -> set[str]:
@@ -149,15 +149,15 @@ async def test_what_a_handler_has_failed_with_is_forgotten_when_it_matches_no_mo
 
 
 async def test_a_handler_that_failed_for_good_is_in_the_report_until_it_succeeds_or_its_object_goes(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+    run_operator: RunOperator, objects: Objects
 ) -> None:
-    @webop.on.create("widgets", id="create", registry=registry)
-    @webop.on.update("widgets", id="create", registry=registry)
+    @webop.on.create("widgets", id="create")
+    @webop.on.update("widgets", id="create")
     async def create(spec: Any, **_: Any) -> None:
         if not spec.get("good"):
             raise webop.PermanentError("secret-password") from KeyError("secret-password")
 
-    @webop.on.create("widgets", id="parent", registry=registry, labels={"items": "yes"})
+    @webop.on.create("widgets", id="parent", labels={"items": "yes"})
     async def create_items(**_: Any) -> None:
         @webop.subhandler(id="secret-item")
         async def create_item(**_: Any) -> None:
@@ -187,13 +187,12 @@ async def test_a_handler_that_failed_for_good_is_in_the_report_until_it_succeeds
 
 
 async def test_the_report_says_whose_it_is_and_how_busy_the_process_is(
-    registry: webop.OperatorRegistry,
     run_operator: RunOperator,
     objects: Objects,
     webop_cluster: LocalCluster,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    Outage(registry)
+    Outage()
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
     monkeypatch.setenv("POD_ID", "databases-5d9f8b7c6d-x2x4z")
     before = dt.datetime.now(dt.UTC).replace(microsecond=0)
@@ -270,9 +269,9 @@ def test_names_of_objects_cannot_become_commands_of_a_shell(name: str, line: str
 
 
 async def test_of_many_objects_those_are_listed_that_fail_most_and_the_others_are_counted(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+    run_operator: RunOperator, objects: Objects
 ) -> None:
-    @webop.on.create("widgets", id="refuse", registry=registry)
+    @webop.on.create("widgets", id="refuse")
     async def refuse(name: str, **_: Any) -> None:
         raise webop.TemporaryError("no", delay=0.02 if name == "worst" else 3600)
 

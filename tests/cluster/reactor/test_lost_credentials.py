@@ -48,9 +48,7 @@ RunHosted = Callable[..., AbstractAsyncContextManager[Hosted]]
 
 
 @pytest.fixture
-def run_hosted(
-    registry: webop.OperatorRegistry, webop_cluster: LocalCluster, objects: Objects
-) -> RunHosted:
+def run_hosted(webop_cluster: LocalCluster, objects: Objects) -> RunHosted:
     """Runs an operator; the given events, which hold its threads, are set at its end."""
 
     @asynccontextmanager
@@ -69,7 +67,6 @@ def run_hosted(
                 "batching": {"exit_timeout": 0.2},
             }
             options = OperatorOptions(
-                registry=registry,
                 settings=build_settings(**quick | sections),
                 scope=Scope(clusterwide=False, patterns=(f"{objects.namespace}*",)),
                 is_hosted=True,

@@ -51,7 +51,7 @@ def events() -> list[tuple[Any, str]]:
 
 
 @pytest.fixture
-def memos(registry: webop.OperatorRegistry, calls: Calls) -> list[Any]:
+def memos(calls: Calls) -> list[Any]:
     """Declare handlers of creations, updates and deletions; return the memos of the calls."""
     found: list[Any] = []
 
@@ -60,7 +60,7 @@ def memos(registry: webop.OperatorRegistry, calls: Calls) -> list[Any]:
         found.append(memo)
 
     for decorator in (webop.on.create, webop.on.update, webop.on.delete):
-        decorator("widgets", registry=registry, id="note")(note)
+        decorator("widgets", id="note")(note)
     return found
 
 

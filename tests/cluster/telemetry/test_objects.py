@@ -13,18 +13,18 @@ from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 
 import webop
 from tests.cluster.telemetry.conftest import Spans, get_id, get_parent, get_trace, is_failed, read
-from tests.kit.operators import Calls, Objects, RunOperator, build_settings
+from tests.kit.operators import Calls, Objects, RunOperator, build_settings, do_nothing
 
 # All is written by the cycle, not when a window ends.
 FAST = build_settings(execution={"default_backoff": 0.01, "commit_window": 5.0})
 
 
 async def test_all_attempts_of_a_cycle_are_one_trace_with_the_requests_inside(
-    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator, spans: Spans
+    objects: Objects, run_operator: RunOperator, spans: Spans
 ) -> None:
     here = objects.namespace
 
-    @webop.on.create("widgets", id="flaky", registry=registry)
+    @webop.on.create("widgets", id="flaky")
     async def flake(retry: int, spec: Any, client: webop.AsyncClient, **_: Any) -> dict[str, str]:
         with contextlib.suppress(webop.APINotFoundError):
             await client.get("configmaps", "absent", namespace=here)
@@ -32,12 +32,12 @@ async def test_all_attempts_of_a_cycle_are_one_trace_with_the_requests_inside(
             raise ValueError(f"{spec['field']} is not ready")
         return {"result": "secret-result"}
 
-    @webop.on.create("widgets", id="threaded", registry=registry)
+    @webop.on.create("widgets", id="threaded")
     def act(client: webop.SyncClient, **_: Any) -> None:
         with trace.get_tracer("mine").start_as_current_span("own"):
             client.list("configmaps", namespace=here, labels={"secret-key": "secret-label"})
 
-    @webop.on.create("widgets", id="parent", registry=registry)
+    @webop.on.create("widgets", id="parent")
     async def divide(spec: Any, **_: Any) -> None:
         webop.register(id=spec["field"], fn=handle_part)
 
@@ -94,29 +94,24 @@ async def test_all_attempts_of_a_cycle_are_one_trace_with_the_requests_inside(
 
 
 async def test_daemons_timers_events_and_activities_have_traces_of_their_own(
-    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator, spans: Spans
+    objects: Objects, run_operator: RunOperator, spans: Spans
 ) -> None:
-    @webop.on.startup(id="begin", registry=registry)
-    async def begin(**_: Any) -> None: ...
+    webop.on.startup(id="begin")(do_nothing)
+    webop.on.event("widgets", id="spy")(do_nothing)
+    webop.on.create("widgets", id="create")(do_nothing)
 
-    @webop.daemon("widgets", id="guard", registry=registry)
+    @webop.daemon("widgets", id="guard")
     async def guard(retry: int, client: webop.AsyncClient, **_: Any) -> None:
         await client.list("configmaps", namespace=objects.namespace)
         if not retry:
             raise webop.TemporaryError("secret", delay=0.01)
 
-    @webop.timer("widgets", id="tick", interval=0.05, registry=registry)
+    @webop.timer("widgets", id="tick", interval=0.05)
     def tick(**_: Any) -> None: ...
 
-    @webop.on.event("widgets", id="spy", registry=registry)
-    async def spy(**_: Any) -> None: ...
-
-    @webop.index("widgets", id="numbers", registry=registry)
+    @webop.index("widgets", id="numbers")
     async def index(name: str, **_: Any) -> dict[str, int]:
         return {name: 1}
-
-    @webop.on.create("widgets", id="create", registry=registry)
-    async def create(**_: Any) -> None: ...
 
     async with run_operator(settings=FAST):
         await objects.create("one")
@@ -138,23 +133,23 @@ async def test_daemons_timers_events_and_activities_have_traces_of_their_own(
 
 
 async def test_work_on_an_object_is_not_in_the_trace_of_another_that_made_room_for_it(
-    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator, spans: Spans
+    objects: Objects, run_operator: RunOperator, spans: Spans
 ) -> None:
     others: set[str] = set()
     released = asyncio.Event()
 
-    @webop.on.create("widgets", labels={"slow": "yes"}, id="wait", registry=registry)
+    @webop.on.create("widgets", labels={"slow": "yes"}, id="wait")
     async def wait(**_: Any) -> None:
         await released.wait()
 
-    @webop.on.create("widgets", labels={"slow": "no"}, id="hurry", registry=registry)
+    @webop.on.create("widgets", labels={"slow": "no"}, id="hurry")
     async def hurry(name: str, **_: Any) -> None:
         others.add(name)
         if len(others) == 8:
             released.set()
 
     # It needs finalizers, which are written before the cycle.
-    webop.on.delete("widgets", labels={"slow": "no"}, registry=registry)(lambda **_: None)
+    webop.on.delete("widgets", labels={"slow": "no"})(lambda **_: None)
     async with asyncio.TaskGroup() as group:
         for number in range(40):
             slow = "yes" if number < 32 else "no"
@@ -186,7 +181,6 @@ class _Broken(SpanProcessor):
 
 @pytest.mark.parametrize("moment", ["start", "end"])
 async def test_a_broken_span_processor_has_no_handler_called_twice(
-    registry: webop.OperatorRegistry,
     objects: Objects,
     run_operator: RunOperator,
     spans: Spans,
@@ -196,13 +190,12 @@ async def test_a_broken_span_processor_has_no_handler_called_twice(
 ) -> None:
     spans.provider.add_span_processor(_Broken(moment))
 
-    @webop.on.create("widgets", id="created", registry=registry)
+    @webop.on.create("widgets", id="created")
     async def create(**kwargs: Any) -> None:
         calls.note("created", kwargs)
 
     caplog.set_level("DEBUG", "webop.telemetry.spans")  # it is a warning once a minute only
     async with run_operator(build_settings(batching={"error_delays": [0.01]})):
-        await objects.create("one")
-        await objects.wait_handled("one")
+        await objects.make("one")
     assert calls.handlers("one") == ["created"]
     assert "a span processor of OpenTelemetry has failed" in caplog.text

@@ -20,31 +20,27 @@ TRACE, CALLER = 0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331
 TRACEPARENT = f"00-{TRACE:032x}-{CALLER:016x}-01"
 
 
-@pytest.fixture
-def registry(registry: webop.OperatorRegistry) -> webop.OperatorRegistry:
+@pytest.fixture(autouse=True)
+def _handlers() -> None:
     """Handlers with spans of their own, one of them in a thread."""
 
-    @webop.on.mutate("kopfexamples", id="fill", registry=registry)
+    @webop.on.mutate("kopfexamples", id="fill")
     def fill(patch: Any, logger: webop.Logger, **_: Any) -> None:
         with trace.get_tracer("mine").start_as_current_span("look it up"):
             patch.spec["filled"] = "secret-filling"
             logger.info("filled")
 
-    @webop.on.validate("kopfexamples", id="check", registry=registry)
+    @webop.on.validate("kopfexamples", id="check")
     async def check(spec: Any, **_: Any) -> None:
         if "wrong" in spec:
             raise webop.AdmissionError(f"{spec['wrong']} is wrong")
         if "broken" in spec:
             raise ValueError(f"{spec['broken']} is broken")
 
-    return registry
 
-
-async def test_a_review_continues_the_trace_of_the_api_server(
-    registry: webop.OperatorRegistry, spans: Spans
-) -> None:
+async def test_a_review_continues_the_trace_of_the_api_server(spans: Spans) -> None:
     review = build_review(build_object({"field": "secret-value"}, labels={"a": "secret-label"}))
-    async with serve(registry=registry, settings=build_settings()) as site:
+    async with serve(settings=build_settings()) as site:
         answer = await site.post(review, traceparent=TRACEPARENT, baggage="key=secret-baggage")
     assert answer.json()["response"]["allowed"]
     whole = spans.find("review (all)")
@@ -80,27 +76,23 @@ async def test_a_review_continues_the_trace_of_the_api_server(
 
 
 @pytest.mark.parametrize("header", ["", "nonsense", f"00-{0:032x}-{0:016x}-01"])
-async def test_a_review_of_no_usable_trace_begins_one(
-    registry: webop.OperatorRegistry, spans: Spans, header: str
-) -> None:
-    async with serve(registry=registry, settings=build_settings()) as site:
+async def test_a_review_of_no_usable_trace_begins_one(spans: Spans, header: str) -> None:
+    async with serve(settings=build_settings()) as site:
         await site.post(build_review(), "/check", traceparent=header)
     assert spans.find("review check").parent is None
 
 
-async def test_a_review_that_the_api_server_does_not_sample_is_not_exported(
-    registry: webop.OperatorRegistry, spans: Spans
-) -> None:
-    async with serve(registry=registry, settings=build_settings()) as site:
+async def test_a_review_that_the_api_server_does_not_sample_is_not_exported(spans: Spans) -> None:
+    async with serve(settings=build_settings()) as site:
         answer = await site.post(build_review(), traceparent=f"{TRACEPARENT[:-2]}00")
     assert answer.json()["response"]["allowed"]
     assert not list(spans)
 
 
 async def test_a_review_is_a_part_of_the_span_of_a_middleware_in_the_same_trace(
-    registry: webop.OperatorRegistry, spans: Spans
+    spans: Spans,
 ) -> None:
-    app = webop.create_app(registry=registry, settings=build_settings())
+    app = webop.create_app(settings=build_settings())
 
     async def trace_requests(scope: Any, receive: Any, send: Any) -> None:
         remote = trace.SpanContext(TRACE, CALLER, is_remote=True, trace_flags=trace.TraceFlags(1))
@@ -116,9 +108,9 @@ async def test_a_review_is_a_part_of_the_span_of_a_middleware_in_the_same_trace(
 
 
 async def test_the_outcomes_of_reviews_are_in_their_spans_and_no_messages_of_errors(
-    registry: webop.OperatorRegistry, spans: Spans
+    spans: Spans,
 ) -> None:
-    async with serve(registry=registry, settings=build_settings()) as site:
+    async with serve(settings=build_settings()) as site:
         for spec in ({"wrong": "secret-1"}, {"broken": "secret-2"}):
             await site.review(build_object(spec), path="/check")
         await site.post(build_review(), "/secret-path")
@@ -136,12 +128,10 @@ async def test_the_outcomes_of_reviews_are_in_their_spans_and_no_messages_of_err
     assert "secret" not in spans.text
 
 
-async def test_a_conversion_continues_the_trace_and_has_no_messages_of_errors(
-    registry: webop.OperatorRegistry, spans: Spans
-) -> None:
-    declare(registry)
+async def test_a_conversion_continues_the_trace_and_has_no_messages_of_errors(spans: Spans) -> None:
+    declare()
     body = {"apiVersion": f"{GROUP}/v1", "kind": "Shop", "metadata": {"name": "secret-name"}}
-    async with serve(registry=registry, settings=build_settings()) as site:
+    async with serve(settings=build_settings()) as site:
         for address in ("a:1", 5, "secret:port"):
             objects = [{**body, "spec": {"address": address}}]
             request = {"uid": UID, "desiredAPIVersion": f"{GROUP}/v2", "objects": objects}
@@ -169,11 +159,11 @@ async def test_a_conversion_continues_the_trace_and_has_no_messages_of_errors(
 
 
 async def test_lines_of_json_have_the_ids_of_the_current_span(
-    registry: webop.OperatorRegistry, spans: Spans, capsys: pytest.CaptureFixture[str]
+    spans: Spans, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with preserve():
         webop.configure(log_format=webop.LogFormat.JSON)
-        async with serve(registry=registry, settings=build_settings()) as site:
+        async with serve(settings=build_settings()) as site:
             await site.post(build_review(), traceparent=TRACEPARENT)
         logging.getLogger("mine").info("over")
     written = map(json.loads, capsys.readouterr().err.splitlines())
@@ -184,10 +174,8 @@ async def test_lines_of_json_have_the_ids_of_the_current_span(
     assert "trace_id" not in lines["over"]
 
 
-async def test_a_provider_that_a_startup_handler_configures_counts(
-    registry: webop.OperatorRegistry, idle_spans: Spans
-) -> None:
-    webop.on.startup(registry=registry)(lambda **_: idle_spans.configure())
-    async with serve(registry=registry, settings=build_settings()) as site:
+async def test_a_provider_that_a_startup_handler_configures_counts(idle_spans: Spans) -> None:
+    webop.on.startup()(lambda **_: idle_spans.configure())
+    async with serve(settings=build_settings()) as site:
         await site.review(path="/check")
     assert len(idle_spans.select("review check")) == 1

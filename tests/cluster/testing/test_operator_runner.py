@@ -58,8 +58,7 @@ async def test_an_operator_serves_the_current_cluster_until_the_block_ends(
     path = workshop.write(HANDLERS)
     with OperatorRunner(["run", "-n", objects.namespace, str(path)]) as runner:
         assert not runner.future.done()
-        await objects.create("one")
-        await objects.wait_handled("one")
+        await objects.make("one")
     assert runner.exit_code == 0
     assert runner.exception is None
     assert f"[Widget {objects.namespace}/one] created one" in runner.output

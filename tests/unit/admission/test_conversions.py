@@ -23,8 +23,8 @@ BROKEN = {**V1, "metadata": {"name": "two", "namespace": "ns"}, "spec": {"addres
 
 
 @pytest.fixture(autouse=True)
-def converters(registry: webop.OperatorRegistry) -> None:
-    declare(registry)
+def converters() -> None:
+    declare()
 
 
 def build(*objects: Any, version: str = f"{GROUP}/v2", **changes: Any) -> dict[str, Any]:

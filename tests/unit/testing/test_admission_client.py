@@ -29,30 +29,28 @@ def build(spec: Json | None = None, **metadata: Any) -> Json:
     }
 
 
-async def test_an_object_is_mutated_by_one_handler_after_another_and_then_validated(
-    registry: webop.OperatorRegistry,
-) -> None:
+async def test_an_object_is_mutated_by_one_handler_after_another_and_then_validated() -> None:
     seen: list[Any] = []
 
-    @webop.on.validate(*NAMES, id="check", registry=registry)
+    @webop.on.validate(*NAMES, id="check")
     def check(spec: webop.Spec, warnings: list[str], **_: Any) -> None:
         seen.append(("check", dict(spec)))
         warnings.append("Checked.")
 
-    @webop.on.mutate(*NAMES, id="first", registry=registry)
+    @webop.on.mutate(*NAMES, id="first")
     def first(spec: webop.Spec, patch: webop.Patch, warnings: list[str], **_: Any) -> None:
         seen.append(("first", dict(spec)))
         patch.spec["size"] = 1
         warnings.append("Filled in.")
 
-    @webop.on.mutate(*NAMES, id="second", registry=registry)
+    @webop.on.mutate(*NAMES, id="second")
     async def second(spec: webop.Spec, patch: webop.Patch, **_: Any) -> None:
         seen.append(("second", dict(spec)))
         patch.spec["size"] = spec["size"] + 1
         patch.meta.labels["a/b"] = "c"
 
     sent = build({"x": "y"})
-    async with AdmissionClient(registry) as client:
+    async with AdmissionClient() as client:
         result = await client.create(sent)
     assert seen == [
         ("first", {"x": "y"}),
@@ -74,19 +72,17 @@ async def test_an_object_is_mutated_by_one_handler_after_another_and_then_valida
     assert result.raise_for_denial() is result
 
 
-async def test_the_object_has_for_validation_what_api_servers_set(
-    registry: webop.OperatorRegistry,
-) -> None:
+async def test_the_object_has_for_validation_what_api_servers_set() -> None:
     seen: list[Any] = []
 
-    @webop.on.mutate(*NAMES, id="fill", registry=registry)
-    @webop.on.validate(*NAMES, id="check", registry=registry)
+    @webop.on.mutate(*NAMES, id="fill")
+    @webop.on.validate(*NAMES, id="check")
     def check(name: str | None, uid: str | None, namespace: str, **_: Any) -> None:
         seen.append((name, uid, namespace))
 
     body = build(generateName="one-")
     del body["metadata"]["name"], body["metadata"]["namespace"]
-    async with AdmissionClient(registry) as client:
+    async with AdmissionClient() as client:
         result = await client.create(body, namespace="there")
     assert result.object is not None
     meta = result.object["metadata"]
@@ -105,25 +101,25 @@ async def test_the_object_has_for_validation_what_api_servers_set(
     ],
 )
 async def test_only_handlers_that_were_called_have_judged(
-    registry: webop.OperatorRegistry, options: Json, labels: Json, judges: tuple[str, ...]
+    options: Json, labels: Json, judges: tuple[str, ...]
 ) -> None:
     called: list[str] = []
 
-    @webop.on.validate(*NAMES, id="check", registry=registry, **options)
+    @webop.on.validate(*NAMES, id="check", **options)
     def check(**_: Any) -> None:
         called.append("check")
 
-    async with AdmissionClient(registry) as client:
+    async with AdmissionClient() as client:
         result = await client.create(build({"x": 1}, labels=labels))
     assert result.allowed
     assert result.webhooks == judges
     assert len(called) == len(judges)
 
 
-async def test_one_handler_can_be_asked_alone(registry: webop.OperatorRegistry) -> None:
+async def test_one_handler_can_be_asked_alone() -> None:
     for name in ("a", "b"):
-        webop.on.validate(*NAMES, id=name, registry=registry)(lambda **_: None)
-    async with AdmissionClient(registry) as client:
+        webop.on.validate(*NAMES, id=name)(lambda **_: None)
+    async with AdmissionClient() as client:
         assert (await client.create(build(), webhook="b")).webhooks == ("b",)
         with pytest.raises(ReviewError, match="There is no webhook 'c'; known: a, b") as caught:
             await client.create(build(), webhook="c")
@@ -133,19 +129,17 @@ async def test_one_handler_can_be_asked_alone(registry: webop.OperatorRegistry) 
             await client.create(pod, webhook="b")
 
 
-async def test_a_function_that_mutates_and_validates_does_both(
-    registry: webop.OperatorRegistry,
-) -> None:
-    @webop.on.validate(*NAMES, id="fn", registry=registry)
+async def test_a_function_that_mutates_and_validates_does_both() -> None:
+    @webop.on.validate(*NAMES, id="fn")
     def check(spec: webop.Spec, **_: Any) -> None:
         if "x" not in spec:
             raise webop.AdmissionError("x is missing.")
 
-    @webop.on.mutate(*NAMES, id="fn", registry=registry)
+    @webop.on.mutate(*NAMES, id="fn")
     def fill(patch: webop.Patch, **_: Any) -> None:
         patch.spec["x"] = 1
 
-    async with AdmissionClient(registry) as client:
+    async with AdmissionClient() as client:
         for options in ({}, {"webhook": "fn"}):
             result = await client.create(build(), **options)  # type: ignore[arg-type]
             assert result.allowed
@@ -153,13 +147,13 @@ async def test_a_function_that_mutates_and_validates_does_both(
             assert result.object["spec"] == {"x": 1}
 
 
-async def test_reviews_can_be_sent_as_they_are(registry: webop.OperatorRegistry) -> None:
-    @webop.on.mutate(*NAMES, id="fill", registry=registry)
+async def test_reviews_can_be_sent_as_they_are() -> None:
+    @webop.on.mutate(*NAMES, id="fill")
     def fill(patch: webop.Patch, **_: Any) -> None:
         patch.spec["x"] = 1
 
-    webop.on.validate(*NAMES, id="check", registry=registry)(lambda **_: None)
-    async with AdmissionClient(registry) as client:
+    webop.on.validate(*NAMES, id="check")(lambda **_: None)
+    async with AdmissionClient() as client:
         result = await client.send(review(build()))
         assert result.webhooks == ("fill", "check")
         assert result.object == build({"x": 1})
@@ -169,33 +163,31 @@ async def test_reviews_can_be_sent_as_they_are(registry: webop.OperatorRegistry)
         assert caught.value.status == 400
 
 
-async def test_short_names_and_unusual_plurals_are_known_if_they_are_told(
-    registry: webop.OperatorRegistry,
-) -> None:
+async def test_short_names_and_unusual_plurals_are_known_if_they_are_told() -> None:
     mice = webop.Resource(
         "example.com", "v1", "mice", kind="Mouse", shortcuts=frozenset({"mo"}), namespaced=True
     )
-    webop.on.validate("mo", id="check", registry=registry)(lambda **_: None)
+    webop.on.validate("mo", id="check")(lambda **_: None)
     body = {"apiVersion": "example.com/v1", "kind": "Mouse", "metadata": {"name": "m"}}
-    async with AdmissionClient(registry) as client:
+    async with AdmissionClient() as client:
         assert (await client.create(body)).webhooks == ()
-    async with AdmissionClient(registry, resources=[mice]) as client:
+    async with AdmissionClient(resources=[mice]) as client:
         assert (await client.create(body)).webhooks == ("check",)
         assert (await client.create(body, resource="mice")).webhooks == ("check",)
         assert (await client.create(body, resource=mice)).webhooks == ("check",)
 
 
-async def test_audit_annotations_are_in_the_result(registry: webop.OperatorRegistry) -> None:
-    @webop.on.validate(*NAMES, id="check", registry=registry)
+async def test_audit_annotations_are_in_the_result() -> None:
+    @webop.on.validate(*NAMES, id="check")
     def check(audit_annotations: dict[str, str], **_: Any) -> None:
         audit_annotations["seen"] = "yes"
 
-    async with AdmissionClient(registry) as client:
+    async with AdmissionClient() as client:
         assert (await client.create(build())).audit_annotations == {"seen": "yes"}
 
 
 async def test_startup_and_cleanup_handlers_are_called_and_no_cluster_is_touched(
-    registry: webop.OperatorRegistry, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
     seen: list[str] = []
@@ -203,7 +195,7 @@ async def test_startup_and_cleanup_handlers_are_called_and_no_cluster_is_touched
     def note(**_: Any) -> None:
         seen.append("called for nothing")
 
-    @webop.on.startup(registry=registry)
+    @webop.on.startup()
     async def start(
         settings: webop.OperatorSettings, memo: webop.Memo, retry: int, **_: Any
     ) -> None:
@@ -213,24 +205,24 @@ async def test_startup_and_cleanup_handlers_are_called_and_no_cluster_is_touched
         settings.admission.managed = "auto.webop.dev"
         settings.posting.enabled = False
         memo.started = True
-        webop.on.validate(*NAMES, id="late", registry=registry)(lambda **_: None)
+        webop.on.validate(*NAMES, id="late")(lambda **_: None)
         seen.append("start")
 
-    @webop.on.cleanup(registry=registry)
+    @webop.on.cleanup()
     def stop(memo: webop.Memo, **_: Any) -> None:
         seen.append(f"stop {memo.started}")
 
-    @webop.on.validate(*NAMES, id="check", registry=registry)
+    @webop.on.validate(*NAMES, id="check")
     def check(memo: webop.Memo, by_name: webop.Index[Any, Any], **_: Any) -> None:
         seen.append(f"check {memo.started} {len(by_name)}")
 
-    webop.on.login(registry=registry)(note)
-    webop.on.create(*NAMES, registry=registry)(note)
-    webop.on.event("pods", registry=registry)(note)
-    webop.daemon("pods", registry=registry)(note)
-    webop.index("pods", id="by_name", registry=registry)(note)
+    webop.on.login()(note)
+    webop.on.create(*NAMES)(note)
+    webop.on.event("pods")(note)
+    webop.daemon("pods")(note)
+    webop.index("pods", id="by_name")(note)
     settings = webop.OperatorSettings()
-    async with AdmissionClient(registry, settings) as client:
+    async with AdmissionClient(settings=settings) as client:
         result = await client.create(build())
     assert result.webhooks == ("check", "late")
     assert seen == ["start", "check True 0", "stop True"]
@@ -238,26 +230,24 @@ async def test_startup_and_cleanup_handlers_are_called_and_no_cluster_is_touched
     assert settings.admission.server is None
 
 
-async def test_a_startup_handler_that_fails_is_told_of(registry: webop.OperatorRegistry) -> None:
-    @webop.on.startup(registry=registry)
+async def test_a_startup_handler_that_fails_is_told_of() -> None:
+    @webop.on.startup()
     def start(**_: Any) -> None:
         raise webop.PermanentError("Nothing works.")
 
     with pytest.raises(webop.WebopError, match=r"Nothing works\."):
-        async with AdmissionClient(registry):
+        async with AdmissionClient():
             pass
 
 
 @pytest.mark.parametrize("decorator", [webop.on.startup, webop.on.cleanup])
-async def test_handlers_that_take_too_long_are_told_of(
-    registry: webop.OperatorRegistry, decorator: Any
-) -> None:
+async def test_handlers_that_take_too_long_are_told_of(decorator: Any) -> None:
     async def wait(**_: Any) -> None:
         await asyncio.Event().wait()
 
-    decorator(registry=registry)(wait)
+    decorator()(wait)
     with pytest.raises(webop.WebopError, match=r"handlers did not finish in 0\.05 s"):
-        async with AdmissionClient(registry, timeout=0.05):
+        async with AdmissionClient(timeout=0.05):
             pass
 
 
@@ -316,19 +306,19 @@ async def test_modules_are_imported_as_by_the_test_itself(
 
 
 async def test_the_modules_of_the_environment_do_not_matter(
-    registry: webop.OperatorRegistry, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("WEBOP_MODULES", "no_such_module")
     monkeypatch.setenv("WEBOP_ALL_NAMESPACES", "1")
     monkeypatch.setenv("WEBOP_NAMESPACES", "a")
-    async with AdmissionClient(registry) as client:
+    async with AdmissionClient() as client:
         assert (await client.create(build())).allowed
     assert "no_such_module" not in sys.modules
     assert os.environ["WEBOP_MODULES"]
 
 
-async def test_a_client_is_used_within_its_block(registry: webop.OperatorRegistry) -> None:
-    client = AdmissionClient(registry)
+async def test_a_client_is_used_within_its_block() -> None:
+    client = AdmissionClient()
     with pytest.raises(webop.WebopError, match=r"does not run\. Use it within `async with"):
         await client.create(build())
     async with client:
@@ -370,8 +360,8 @@ def test_wrong_arguments_of_a_client_are_told_of_at_once(options: Any, message: 
     ],
 )
 async def test_wrong_arguments_of_a_request_are_told_of_with_what_is_expected(
-    registry: webop.OperatorRegistry, call: Callable[[Any], Any], message: str
+    call: Callable[[Any], Any], message: str
 ) -> None:
-    async with AdmissionClient(registry) as client:
+    async with AdmissionClient() as client:
         with pytest.raises(TypeError, match=message):
             await call(client)
