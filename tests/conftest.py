@@ -74,6 +74,14 @@ def default_registry() -> Iterator[webop.OperatorRegistry]:
 
 
 @pytest.fixture
+def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """There are no credentials on this machine."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
 def default_hangup() -> Iterator[None]:
     """Let the processes that a test starts heed SIGHUP, also if the tests run under nohup."""
     previous = signal.signal(signal.SIGHUP, signal.SIG_DFL)

@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def operator(registry: webop.OperatorRegistry) -> OperatorApp:
-    @webop.on.validate("kopfexamples", id="check", registry=registry)
+def operator() -> OperatorApp:
+    @webop.on.validate("kopfexamples", id="check")
     def check(spec: webop.Spec, **_: Any) -> None:
         if spec.get("x") == "bad":
             raise webop.AdmissionError("No.", code=422)
 
-    return webop.create_app(registry=registry, settings=build_settings())
+    return webop.create_app(settings=build_settings())
 
 
 async def say_hello(_: Request) -> PlainTextResponse:
@@ -85,13 +85,11 @@ async def test_without_a_lifespan_the_answers_say_what_is_to_be_done(operator: O
         assert (await site.get("/webop/livez")).status_code == 503
 
 
-async def test_the_users_own_lifespan_goes_around_that_of_the_operator(
-    registry: webop.OperatorRegistry,
-) -> None:
+async def test_the_users_own_lifespan_goes_around_that_of_the_operator() -> None:
     calls: list[str] = []
-    webop.on.startup(registry=registry)(lambda **_: calls.append("startup"))
-    webop.on.cleanup(registry=registry)(lambda **_: calls.append("cleanup"))
-    operator = webop.create_app(registry=registry, settings=build_settings())
+    webop.on.startup()(lambda **_: calls.append("startup"))
+    webop.on.cleanup()(lambda **_: calls.append("cleanup"))
+    operator = webop.create_app(settings=build_settings())
 
     @contextlib.asynccontextmanager
     async def live(app: Starlette) -> AsyncIterator[dict[str, str]]:

@@ -103,12 +103,12 @@ def test_texts_that_a_function_is_called_with_are_found() -> None:
 
 
 async def test_each_line_of_an_operator_is_found_on_the_page(
-    workshop: Workshop, webop_cluster: LocalCluster, webop_namespace: str
+    connected: Workshop, webop_cluster: LocalCluster, webop_namespace: str
 ) -> None:
     selector = {"matchLabels": {"kubernetes.io/metadata.name": webop_namespace}}
-    path = workshop.write(OPERATOR.replace("NAMESPACE", repr(selector)))
+    path = connected.write(OPERATOR.replace("NAMESPACE", repr(selector)))
     arguments = ("-n", webop_namespace, "--verbose", "--log-format=json", path)
-    async with workshop.start(*arguments, KUBECONFIG=str(webop_cluster.kubeconfig)) as command:
+    async with connected.start(*arguments) as command:
         await command.wait_for("The operator is running")
         await command.wait_for("Webhooks in ")
         good, bad = (

@@ -96,15 +96,14 @@ def test_the_page_shows_what_is_said_to_a_mistake(message: str, tmp_path: Path) 
 
 @pytest.mark.parametrize("message", [each for each in MESSAGES if each not in LOCAL])
 async def test_the_page_shows_what_a_running_operator_says_to_a_mistake(
-    message: str, workshop: Workshop, webop_cluster: LocalCluster
+    message: str, connected: Workshop
 ) -> None:
-    path = workshop.write(get_code(message))
-    async with workshop.start("-A", path, KUBECONFIG=str(webop_cluster.kubeconfig)) as command:
+    async with connected.start("-A", connected.write(get_code(message))) as command:
         await command.wait_for(message.rpartition("…")[2])
 
 
 async def test_the_page_shows_what_the_log_says_to_a_mistake_in_a_call(
-    workshop: Workshop, webop_cluster: LocalCluster, webop_namespace: str
+    connected: Workshop, webop_cluster: LocalCluster, webop_namespace: str
 ) -> None:
     code = "import webop\n"
     for number, message in enumerate(FAILURES):
@@ -114,9 +113,7 @@ async def test_the_page_shows_what_the_log_says_to_a_mistake_in_a_call(
         code += f"{is_async}def fn(spec, patch, client, **_):\n    {line}\n"
     code += "@webop.on.create('configmaps', id='lost')\n"
     code += "async def fn(client, **_):\n    client.apply({})\n"
-    path = workshop.write(code)
-    kubeconfig = str(webop_cluster.kubeconfig)
-    async with workshop.start("-n", webop_namespace, path, KUBECONFIG=kubeconfig) as command:
+    async with connected.start("-n", webop_namespace, connected.write(code)) as command:
         config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "one"}}
         await asyncio.to_thread(webop_cluster.apply, config, namespace=webop_namespace)
         for number, message in enumerate(FAILURES):

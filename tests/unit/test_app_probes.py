@@ -19,14 +19,6 @@ from tests.kit.waiting import eventually
 from webop.controlplane.cluster_client import find_free_port
 
 
-@pytest.fixture
-def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """There are no credentials on this machine."""
-    monkeypatch.setenv("HOME", str(tmp_path))
-    for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"):
-        monkeypatch.delenv(name, raising=False)
-
-
 async def test_the_root_says_what_to_set_when_nothing_is_configured(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -27,17 +27,11 @@ from webop.client.auth.logins import (
 from webop.client.auth.vault import ConnectionInfo
 from webop.errors import LoginError
 
+pytestmark = pytest.mark.usefixtures("nowhere")
+
 logger = logging.getLogger("test")
 
 FAR = dt.datetime(2999, 1, 1, tzinfo=dt.UTC)
-
-
-@pytest.fixture(autouse=True)
-def _no_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.delenv("KUBECONFIG", raising=False)
-    for name in ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"):
-        monkeypatch.delenv(name, raising=False)
 
 
 def log_in_async(**kwargs: Any) -> ConnectionInfo | None:

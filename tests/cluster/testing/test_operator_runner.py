@@ -92,19 +92,17 @@ async def test_handlers_and_settings_of_the_test_are_used_as_they_are(
 
 
 @pytest.mark.feature("MEM-10", "MEM-09", "MEM-06")
-def test_the_operators_memo_can_be_of_any_class_but_not_on_the_command_line(
-    registry: webop.OperatorRegistry,
-) -> None:
+def test_the_operators_memo_can_be_of_any_class_but_not_on_the_command_line() -> None:
     seen: list[Any] = []
 
-    @webop.on.startup(registry=registry)
+    @webop.on.startup()
     def look(memo: Any, **_: Any) -> None:
         seen.append(memo)
 
-    with OperatorRunner(["run", "-A"], registry=registry):
+    with OperatorRunner(["run", "-A"]):
         pass
     own, ready = object(), threading.Event()
-    webop.run(clusterwide=True, registry=registry, memo=own, stop_flag=ready, ready_flag=ready)
+    webop.run(clusterwide=True, memo=own, stop_flag=ready, ready_flag=ready)
     assert isinstance(seen[0], webop.Memo)
     assert seen[1] is own
     assert "memo" not in {field.name for field in dataclasses.fields(CLIControls)}
@@ -191,16 +189,14 @@ def test_what_keeps_click_from_running_the_command_is_raised_in_any_case() -> No
 
 
 @pytest.mark.feature("TST-04")
-def test_an_operator_that_does_not_stop_in_time_is_told_of(
-    registry: webop.OperatorRegistry,
-) -> None:
+def test_an_operator_that_does_not_stop_in_time_is_told_of() -> None:
     released = threading.Event()
 
-    @webop.on.cleanup(registry=registry)
+    @webop.on.cleanup()
     def hang(**_: Any) -> None:
         released.wait()
 
-    runner = OperatorRunner(["run", "-A"], registry=registry, timeout=0.2)
+    runner = OperatorRunner(["run", "-A"], timeout=0.2)
     with pytest.raises(webop.WebopError, match="didn't stop"), runner:
         pass
     released.set()
@@ -208,14 +204,12 @@ def test_an_operator_that_does_not_stop_in_time_is_told_of(
 
 
 @pytest.mark.feature("TST-04")
-def test_an_operator_whose_startup_never_ends_is_waited_for_no_longer_than_the_limit(
-    registry: webop.OperatorRegistry,
-) -> None:
-    @webop.on.startup(registry=registry)
+def test_an_operator_whose_startup_never_ends_is_waited_for_no_longer_than_the_limit() -> None:
+    @webop.on.startup()
     def retry(**_: Any) -> None:
         raise webop.TemporaryError("The database is not there.", delay=0.1)
 
-    runner = OperatorRunner(["run", "-A"], registry=registry)
+    runner = OperatorRunner(["run", "-A"])
     runner.start_timeout = 1
     message = r"didn't start in 1 s\. Its output:\n(.|\n)*The database is not there\."
     with pytest.raises(webop.WebopError, match=message), runner:
