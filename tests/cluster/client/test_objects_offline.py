@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import webop
-from tests.kit.operators import Objects
 from tests.kit.waiting import eventually
 from webop.testing import AdmissionClient
 
@@ -28,7 +27,6 @@ async def test_writes_in_the_review_of_a_dry_run_store_nothing(
     registry: webop.OperatorRegistry,
     webop_cluster: LocalCluster,
     webop_namespace: str,
-    objects: Objects,
     *,
     is_sync: bool,
 ) -> None:

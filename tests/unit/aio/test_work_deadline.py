@@ -38,6 +38,11 @@ class Steps:
     def __call__(self) -> None:
         self.moments.append(read_clock())
 
+    async def go_on(self) -> None:
+        while True:
+            self()
+            await asyncio.sleep(0.01)
+
     def after(self, moment: float) -> int:
         return sum(taken > moment for taken in self.moments)
 
@@ -73,12 +78,7 @@ def is_at_work(pausing: Pausing) -> bool:
 async def test_a_task_takes_no_step_after_the_loop_was_blocked_beyond_the_end(
     pausing: Pausing, steps: Steps
 ) -> None:
-    async def work() -> None:
-        while True:
-            steps()
-            await asyncio.sleep(0.01)
-
-    async with doing(pausing, work()):
+    async with doing(pausing, steps.go_on()):
         taken = len(steps.moments)
         time.sleep(2 * _LEASE)  # noqa: ASYNC251 - as if the process was stopped
     assert 0 < taken == len(steps.moments)
@@ -130,9 +130,7 @@ async def test_a_time_out_that_is_due_does_not_take_the_end_for_its_own(
     assert 0 < taken == len(steps.moments)
 
 
-async def test_cleaning_up_is_possible_but_cannot_wait_for_anything(
-    pausing: Pausing, steps: Steps
-) -> None:
+async def test_cleaning_up_is_possible_but_cannot_wait_for_anything(pausing: Pausing) -> None:
     cleaned: list[str] = []
 
     async def work() -> None:
@@ -155,15 +153,10 @@ async def test_tasks_that_are_started_behind_the_fence_are_behind_it_too(
     fence_child_tasks(asyncio.get_running_loop())
     fence_child_tasks(asyncio.get_running_loop())  # once is enough
 
-    async def child() -> None:
-        while True:
-            steps()
-            await asyncio.sleep(0.01)
-
     async def work() -> None:
         async with asyncio.TaskGroup() as group:
-            group.create_task(child(), name="child")
-            await asyncio.wait_for(asyncio.gather(child(), child()), 10)
+            group.create_task(steps.go_on(), name="child")
+            await asyncio.wait_for(asyncio.gather(steps.go_on(), steps.go_on()), 10)
 
     async with doing(pausing, work()):
         taken = len(steps.moments)
