@@ -67,9 +67,7 @@ async def test_operators_run_on_uvloop(
     watcher = Watcher(info, objects, "one")
     running = asyncio.create_task(asyncio.to_thread(run, watcher.options))
     try:
-        await objects.create("one", labels={"of": "one"})
-        await watcher.calls.wait("one")
-        await objects.wait_handled("one")
+        await objects.make("one", labels={"of": "one"})
     finally:
         watcher.stop.set()
         await running

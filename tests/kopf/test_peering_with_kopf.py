@@ -120,9 +120,7 @@ async def test_kopf_gives_way_to_webop(story: Story) -> None:
 
         async with story.operate(priority=100):
             await wait_for(kopf, _PAUSING)
-            await story.objects.create("two")
-            await story.calls.wait("two")
-            await story.objects.wait_handled("two")
+            await story.objects.make("two")
         await story.objects.create("three")
         await story.relay.wait_for_call("three", "created", turn=1)
 

@@ -83,9 +83,7 @@ async def test_handlers_and_settings_of_the_test_are_used_as_they_are(
     settings = build_settings()
     arguments = ["run", "--standalone", "-n", objects.namespace]
     with OperatorRunner(args=arguments, registry=registry, settings=settings) as runner:
-        await objects.create("one")
-        await calls.wait("one")
-        await objects.wait_handled("one")
+        await objects.make("one")
     assert runner.exit_code == 0
     assert calls.handlers("one") == ["fn"]
     assert threads == ["webop operator"]
