@@ -150,9 +150,13 @@ class Judge:
         """Tell whether this can be the one write for an object before its process hands over."""
         is_first = (identity, path) not in self._last_writes
         self._last_writes.add((identity, path))
+        now, mode = self.world.loop.time(), self.world.plan.mode
+        has_lost = mode == "lease" and (
+            self.leadership.holder != identity or self.world.was_disturbed(now, now, "leases")
+        )
         return is_first and (
-            self.world.plan.mode == "peering"
-            or (self.world.plan.mode == "lease" and self.leadership.holder != identity)
+            mode == "peering"
+            or has_lost
             or any(p.identity == identity and p.is_stopping for p in self.world.processes)
         )
 

@@ -154,7 +154,8 @@ class ReplicaProcess(Process):
 
     @is_stopping.setter
     def is_stopping(self, value: bool) -> None:
-        self.stopping_since = self._world.loop.time() if value else None
+        if not value or self.stopping_since is None:  # another signal changes nothing
+            self.stopping_since = self._world.loop.time() if value else None
 
     def __str__(self) -> str:
         return self.identity
