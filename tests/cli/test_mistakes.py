@@ -49,12 +49,7 @@ def test_a_file_with_a_mistake_is_told_with_the_line(
 
 
 @pytest.mark.parametrize(
-    "code",
-    [
-        "def fn(:",
-        "1/0",
-        "import webop\n@webop.on.create('x')\ndef fn(nam, **_): ...",
-    ],
+    "code", ["def fn(:", "1/0", "import webop\n@webop.on.create('x')\ndef fn(nam, **_): ..."]
 )
 def test_a_file_whose_name_has_a_line_break_cannot_forge_a_line(tmp_path: Path, code: str) -> None:
     path = tmp_path / "a\n[ERROR] forged.py"

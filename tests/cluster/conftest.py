@@ -50,10 +50,7 @@ def peerings(webop_cluster: LocalCluster) -> None:
 
 @pytest.fixture
 async def boss(
-    peerings: None,
-    client: Client,
-    objects: Objects,
-    caplog: pytest.LogCaptureFixture,
+    peerings: None, client: Client, objects: Objects, caplog: pytest.LogCaptureFixture
 ) -> Boss:
     """Makes operators pause that have a peering in the namespace."""
     caplog.set_level(logging.INFO, "webop.coordination")

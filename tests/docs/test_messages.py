@@ -96,10 +96,7 @@ def test_texts_that_a_function_is_called_with_are_found() -> None:
             refuse(message=f"The file {self.path} is open.")
     """
     found = {entry.text for entry in collect("webop.example", textwrap.dedent(source))}
-    assert found == {
-        "The file is empty. See the page.",
-        "The file <path> is open. See the page.",
-    }
+    assert found == {"The file is empty. See the page.", "The file <path> is open. See the page."}
 
 
 async def test_each_line_of_an_operator_is_found_on_the_page(

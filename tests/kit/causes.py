@@ -83,18 +83,10 @@ def build_change(
     after: Any = STORAGE.build(body=body)
     deleting = body.meta.deletion_timestamp is not None
     detected = detect_reason(
-        deleting=deleting,
-        blocked=deleting,
-        old=before,
-        changed=before != after,
-        initial=initial,
+        deleting=deleting, blocked=deleting, old=before, changed=before != after, initial=initial
     )
     return ChangeCause(
-        **_describe(body),
-        old=before,
-        new=after,
-        reason=reason or detected,
-        initial=initial,
+        **_describe(body), old=before, new=after, reason=reason or detected, initial=initial
     )
 
 

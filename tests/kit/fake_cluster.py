@@ -19,14 +19,7 @@ from tests.kit.httpx_client import answer_by
 from tests.kit.waiting import eventually
 from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo, Vault
-from webop.client.watch import (
-    ListingFinished,
-    ListingStarted,
-    State,
-    WatchItem,
-    WatchStatus,
-    watch,
-)
+from webop.client.watch import ListingFinished, ListingStarted, State, WatchItem, WatchStatus, watch
 from webop.objects.resources import Resource
 
 RESOURCE = Resource("kopf.dev", "v1", "kopfexamples", namespaced=True)

@@ -119,10 +119,7 @@ class Relay:
         """Ask the API server, to the end: a connect that is cancelled is lost by httpx."""
         headers = {key: value for key, value in request.headers.items() if key in self._kept}
         new = self._upstream.build_request(
-            request.method,
-            request.url.raw_path.decode(),
-            headers=headers,
-            content=request.content,
+            request.method, request.url.raw_path.decode(), headers=headers, content=request.content
         )
         task = asyncio.create_task(self._upstream.send(new, stream=stream))
         self._sending.add(task)

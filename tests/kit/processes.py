@@ -114,11 +114,7 @@ class Workshop:
             await command.kill()
 
     async def spawn(
-        self,
-        program: tuple[str, ...],
-        *args: str | Path,
-        log: str = "output.log",
-        **variables: str,
+        self, program: tuple[str, ...], *args: str | Path, log: str = "output.log", **variables: str
     ) -> Command:
         """Start a command that lives on, with a file for its output."""
         with (self.folder / log).open("wb") as file:

@@ -69,17 +69,10 @@ class Swap:
         return f"{self.first}-{self.stop.name}-{self.second}"
 
 
-SWAPS = [
-    Swap(KOPF, signal.SIGKILL, WEBOP),
-    Swap(WEBOP, signal.SIGTERM, KOPF),
-]
+SWAPS = [Swap(KOPF, signal.SIGKILL, WEBOP), Swap(WEBOP, signal.SIGTERM, KOPF)]
 """Both directions, each with one kind of stop: what is on the objects does not depend on it."""
 
-ALL_SWAPS = [
-    *SWAPS,
-    Swap(KOPF, signal.SIGTERM, WEBOP),
-    Swap(WEBOP, signal.SIGKILL, KOPF),
-]
+ALL_SWAPS = [*SWAPS, Swap(KOPF, signal.SIGTERM, WEBOP), Swap(WEBOP, signal.SIGKILL, KOPF)]
 
 
 @dataclass

@@ -69,8 +69,7 @@ async def test_a_state_of_which_there_is_only_a_digest_is_handled_once(relay: Re
         assert await relay.objects.get("one") == body
         await relay.objects.patch("one", {"spec": {"y": 1}})
         body = await relay.objects.wait(
-            "one",
-            lambda other: get_annotations(other)[DIFFBASE] != get_annotations(body)[DIFFBASE],
+            "one", lambda other: get_annotations(other)[DIFFBASE] != get_annotations(body)[DIFFBASE]
         )
         await command.stop()
     async with relay.run(WEBOP):

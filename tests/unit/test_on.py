@@ -10,10 +10,7 @@ import pytest
 
 import webop
 from webop import ABSENT, ErrorsMode
-from webop.handlers.model import (
-    Activity,
-    ActivityHandler,
-)
+from webop.handlers.model import Activity, ActivityHandler
 
 Decorator = Callable[..., Any]
 

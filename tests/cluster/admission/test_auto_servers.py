@@ -167,10 +167,7 @@ async def test_the_options_of_the_plain_server_are_at_work(fn: Recorder, tmp_pat
 @pytest.mark.feature("ADM-87")
 @pytest.mark.parametrize("access", [FakeAccess(PLAIN), None])
 async def test_the_tunnel_is_one_of_ngrok_for_all_others(
-    fn: Recorder,
-    access: FakeAccess | None,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    fn: Recorder, access: FakeAccess | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with prepare(tmp_path, monkeypatch) as standin, host(access):
         monkeypatch.setenv("PYNGROK_NGROK_PATH", str(standin.binary))

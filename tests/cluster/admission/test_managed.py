@@ -10,10 +10,7 @@ import pytest
 
 import webop
 from tests.kit.managed_webhooks import Site
-from tests.kit.operators import (
-    Calls,
-    Kind,
-)
+from tests.kit.operators import Calls, Kind
 from tests.kit.waiting import eventually
 from webop.errors import APIStatusError
 from webop.handlers.model import WebhookType

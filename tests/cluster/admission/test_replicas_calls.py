@@ -123,9 +123,7 @@ async def is_answered(site: Site) -> bool:
     return answer.status_code == 403
 
 
-async def test_two_operators_with_certificates_of_their_own_behind_one_address(
-    site: Site,
-) -> None:
+async def test_two_operators_with_certificates_of_their_own_behind_one_address(site: Site) -> None:
     async with (
         Balancer().listen() as balancer,
         site.run(declare("one", site), server=balancer.serve, **OPTIONS),

@@ -55,9 +55,7 @@ async def pauper(
         namespace=webop_namespace,
     )
     info = ConnectionInfo(
-        server=webop_cluster.server,
-        ca_data=webop_cluster.ca_data,
-        token=token["status"]["token"],
+        server=webop_cluster.server, ca_data=webop_cluster.ca_data, token=token["status"]["token"]
     )
     async with Client(Vault({"pauper": info}), NetworkingSettings()) as requests:
         yield AsyncClient(requests)

@@ -250,11 +250,7 @@ def test_what_a_library_ignores_or_takes_for_something_else_is_refused(
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [
-        ("{", "is not YAML"),
-        ("[]", "is not a kubeconfig"),
-        ("current-context: x", "no context 'x'"),
-    ],
+    [("{", "is not YAML"), ("[]", "is not a kubeconfig"), ("current-context: x", "no context 'x'")],
 )
 def test_a_kubeconfig_that_a_library_fails_with_is_explained(
     plugin: PluginFolder, login: Login, text: str, expected: str

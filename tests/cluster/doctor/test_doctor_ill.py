@@ -19,9 +19,7 @@ from tests.kit.managed_webhooks import KINDS, Site
 from tests.kit.waiting import eventually
 from webop.controlplane.cluster_client import find_free_port
 from webop.handlers.model import WebhookType
-from webop.servers.certificates.certs import (
-    build_ca,
-)
+from webop.servers.certificates.certs import build_ca
 
 SERVICES = webop.Resource("", "v1", "services", kind="Service", namespaced=True)
 

@@ -75,9 +75,7 @@ async def test_a_secret_is_not_asked_about_as_long_as_its_name_is_unknown(doctor
         assert "secrets" not in {line.subject for line in report.lines}, report.output
 
 
-async def test_startup_handlers_that_fail_or_are_not_called_leave_a_warning(
-    doctor: Doctor,
-) -> None:
+async def test_startup_handlers_that_fail_or_are_not_called_leave_a_warning(doctor: Doctor) -> None:
     path = doctor.workshop.write(
         "import webop\n@webop.on.startup()\ndef configure(**_):\n"
         "    raise webop.PermanentError('No database.')\n"

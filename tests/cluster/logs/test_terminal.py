@@ -165,10 +165,7 @@ async def test_a_terminal_without_colours_shows_the_same_without_colours(
     ids=["option", "variable"],
 )
 async def test_a_format_that_was_chosen_is_kept_at_a_terminal(
-    workshop: Workshop,
-    terminal: Terminal,
-    options: tuple[str, ...],
-    variables: dict[str, str],
+    workshop: Workshop, terminal: Terminal, options: tuple[str, ...], variables: dict[str, str]
 ) -> None:
     running = "The operator is running"
     await run(terminal, "-A", *options, workshop.write(LONELY), until=running, **variables)

@@ -41,9 +41,7 @@ def _handler() -> None:
 
 
 @pytest.mark.feature("LOG-01", "LOG-06")
-async def test_an_app_logs_as_the_command_does(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+async def test_an_app_logs_as_the_command_does(capsys: pytest.CaptureFixture[str]) -> None:
     with bare():
         async with serve() as site:
             await site.review()

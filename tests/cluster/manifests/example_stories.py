@@ -102,10 +102,7 @@ async def play_in_a_namespace(admin: Admin, relayed: Relay, _: str) -> None:
     """An operator of one namespace looks at its ConfigMaps and at nodes, and has peers."""
     labels = {"webop.dev/rights": "here"}
     peering = f"/apis/kopf.dev/v1/namespaces/{NAMESPACE}/kopfpeerings"
-    places = {
-        "/api/v1/nodes": "default",
-        f"/api/v1/namespaces/{NAMESPACE}/configmaps": NAMESPACE,
-    }
+    places = {"/api/v1/nodes": "default", f"/api/v1/namespaces/{NAMESPACE}/configmaps": NAMESPACE}
     kind = {"apiVersion": "kopf.dev/v1", "kind": "KopfPeering"}
     await admin.create(peering, {**kind, "metadata": {"name": "default"}})
     meddling = meddle_once(admin, relayed, f"/api/v1/namespaces/{NAMESPACE}/configmaps/one")

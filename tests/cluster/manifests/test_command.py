@@ -555,10 +555,7 @@ def describe(one: Resource) -> tuple[Any, ...]:
 
 
 async def test_what_is_made_is_accepted_and_the_doctor_misses_nothing(
-    webop_cluster: LocalCluster,
-    webop_namespace: str,
-    make: Maker,
-    request: pytest.FixtureRequest,
+    webop_cluster: LocalCluster, webop_namespace: str, make: Maker, request: pytest.FixtureRequest
 ) -> None:
     handlers = (
         _PODS

@@ -180,8 +180,7 @@ def test_a_rule_can_only_warn(make: Maker, ledgers: Ledgers) -> None:
     ledgers.enact(make(_HANDLERS + _SIZE.format(action="Warn"), "--name=db"))
     ledgers.apply()
     eventually(
-        lambda: ledgers.read_denial(engine="b") and not ledgers.read_denial(size=500),
-        timeout=30,
+        lambda: ledgers.read_denial(engine="b") and not ledgers.read_denial(size=500), timeout=30
     )
     ledgers.apply(size=500)
 

@@ -142,9 +142,7 @@ def _database_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
 
 @pytest.fixture(scope="module")
 def evidences(
-    webop_cluster: LocalCluster,
-    tmp_path_factory: pytest.TempPathFactory,
-    _database_server: None,
+    webop_cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory, _database_server: None
 ) -> dict[str, Evidence]:
     """The evidence of all examples, collected at the same time."""
 

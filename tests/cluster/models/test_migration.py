@@ -16,15 +16,7 @@ import webop
 from tests.kit.cli_runner import invoke
 from tests.kit.operators import CRDS, Running, build_settings, operate
 from tests.kit.processes import Workshop
-from tests.kit.versioned_shops import (
-    MANAGED,
-    NAME,
-    Shops,
-    ShopV1,
-    ShopV2,
-    declare,
-    upgrade,
-)
+from tests.kit.versioned_shops import MANAGED, NAME, Shops, ShopV1, ShopV2, declare, upgrade
 from tests.kit.waiting import eventually
 from webop.client.auth.vault import ConnectionInfo
 from webop.errors import APIError

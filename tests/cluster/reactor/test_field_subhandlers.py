@@ -36,8 +36,4 @@ async def test_sub_handlers_of_a_field_handler_see_the_change_of_its_field(
         await calls.wait("one", "other")
     seen = {call["handler"]: (call["old"], call["new"], call["diff"]) for call in calls.of("one")}
     change = ({"x": 1}, {"x": 2}, (("change", ("x",), 1, 2),))
-    assert seen == {
-        "child": change,
-        "grandchild": change,
-        "other": (1, 2, (("change", (), 1, 2),)),
-    }
+    assert seen == {"child": change, "grandchild": change, "other": (1, 2, (("change", (), 1, 2),))}

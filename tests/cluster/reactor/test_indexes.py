@@ -56,10 +56,7 @@ async def test_an_index_and_memos_are_made_anew_by_each_operator(
     await objects.delete("b")
     async with run_operator():
         await window.until({"red": ["c"], "blue": ["a"]})
-    assert sorted(indexed) == [
-        ("a", {}),
-        ("c", {}),
-    ]  # also what has not changed
+    assert sorted(indexed) == [("a", {}), ("c", {})]  # also what has not changed
 
 
 @pytest.mark.feature("IDX-22", "IDX-03", "IDX-01", "DMN-36")

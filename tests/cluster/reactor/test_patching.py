@@ -10,13 +10,7 @@ import pytest
 
 import webop
 from tests.kit.causes import FailedTest, UnreadableError
-from tests.kit.operators import (
-    Calls,
-    Objects,
-    RunOperator,
-    build_settings,
-    get_annotations,
-)
+from tests.kit.operators import Calls, Objects, RunOperator, build_settings, get_annotations
 from tests.kit.waiting import eventually
 
 

@@ -10,14 +10,7 @@ from typing import Any
 import pytest
 
 import webop
-from tests.kit.operators import (
-    CRDS,
-    Calls,
-    Kind,
-    Objects,
-    RunOperator,
-    get_progress,
-)
+from tests.kit.operators import CRDS, Calls, Kind, Objects, RunOperator, get_progress
 from tests.kit.waiting import eventually
 from webop.client.api import Client
 

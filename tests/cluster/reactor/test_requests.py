@@ -8,13 +8,7 @@ import pytest
 
 import webop
 from tests.cluster.reactor.request_counts import read_requests
-from tests.kit.operators import (
-    Kind,
-    Objects,
-    RunOperator,
-    build_settings,
-    do_nothing,
-)
+from tests.kit.operators import Kind, Objects, RunOperator, build_settings, do_nothing
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster

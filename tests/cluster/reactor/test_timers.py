@@ -315,10 +315,7 @@ async def test_retries_have_delays_of_their_own_and_then_the_interval_follows(
 @pytest.mark.feature("TMR-14", "TMR-15", "D-42", "D-51", "ERR-09")
 @pytest.mark.parametrize(
     ("options", "expected"),
-    [
-        ({"errors": webop.ErrorsMode.PERMANENT}, 1),
-        ({"retries": 2, "backoff": 0.05}, 2),
-    ],
+    [({"errors": webop.ErrorsMode.PERMANENT}, 1), ({"retries": 2, "backoff": 0.05}, 2)],
 )
 async def test_a_timer_that_fails_for_good_stops_until_there_is_a_new_operator(
     run_operator: RunOperator, objects: Objects, timeline: Timeline, options: Any, expected: int

@@ -14,20 +14,10 @@ from typing import Any
 
 import pytest
 
-from tests.kit.shared_secrets import (
-    SECRET,
-    Replica,
-    Secrets,
-    Trust,
-    replicate,
-    shake_hands,
-    to_der,
-)
+from tests.kit.shared_secrets import SECRET, Replica, Secrets, Trust, replicate, shake_hands, to_der
 from tests.kit.waiting import eventually
 from tests.kit.webhook_servers import connect, trust
-from webop.errors import (
-    APIConnectionError,
-)
+from webop.errors import APIConnectionError
 from webop.servers.certificates.certs import (
     KeyPair,
     build_ca,
@@ -196,9 +186,7 @@ async def test_replicas_that_need_different_names_agree_on_both(cluster: Secrets
     assert cluster.count_writes() - cluster.conflicts <= 3  # two certificates, the old CA goes
 
 
-async def test_no_connection_fails_whatever_happens_to_the_secret(
-    cluster: Secrets,
-) -> None:
+async def test_no_connection_fails_whatever_happens_to_the_secret(cluster: Secrets) -> None:
     chance, known, spoilt = random.Random(1), Trust(), base64.b64encode(b"?").decode()
     async with contextlib.AsyncExitStack() as stack:
         replicas = [await stack.enter_async_context(replicate(cluster, known)) for _ in range(3)]

@@ -10,22 +10,10 @@ from typing import Any
 import pytest
 
 import webop
-from tests.kit.shared_secrets import (
-    FAST,
-    SECRET,
-    Secrets,
-    replicate,
-    shake_hands,
-    to_der,
-)
+from tests.kit.shared_secrets import FAST, SECRET, Secrets, replicate, shake_hands, to_der
 from tests.kit.waiting import eventually
 from tests.kit.webhook_servers import post, save, trust
-from webop.errors import (
-    APIConnectionError,
-    APIForbiddenError,
-    APINotFoundError,
-    ConfigurationError,
-)
+from webop.errors import APIConnectionError, APIForbiddenError, APINotFoundError, ConfigurationError
 from webop.servers.certificates.certs import (
     KeyPair,
     build_ca,
@@ -65,12 +53,7 @@ async def test_it_advertises_the_service_and_serves_under_all_of_its_names(
     ) as replica:
         (config,) = replica.configs
         assert set(config) == {"service", "caBundle"}
-        assert config["service"] == {
-            "namespace": "ns",
-            "name": "svc",
-            "port": 8443,
-            "path": "/a/b",
-        }
+        assert config["service"] == {"namespace": "ns", "name": "svc", "port": 8443, "path": "/a/b"}
         names = {"svc", "svc.ns", "svc.ns.svc", "svc.ns.svc.cluster.local", "localhost"}
         for name in names:
             await shake_hands(replica.port, replica.get_bundle(), name)

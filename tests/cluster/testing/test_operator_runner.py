@@ -272,8 +272,7 @@ def test_the_runner_has_the_documented_parameters_and_the_name_of_before() -> No
 
 @pytest.mark.feature("TST-06")
 @pytest.mark.parametrize(
-    ("code", "missing"),
-    [("import webop", "webop.testing"), ("import webop.testing", "click")],
+    ("code", "missing"), [("import webop", "webop.testing"), ("import webop.testing", "click")]
 )
 def test_tools_for_tests_are_imported_when_they_are_asked_for(code: str, missing: str) -> None:
     check = f"import sys; {code}; assert {missing!r} not in sys.modules"

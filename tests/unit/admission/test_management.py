@@ -191,10 +191,7 @@ async def test_a_replica_that_has_withdrawn_does_not_keep_the_event_loop_busy(
 @pytest.mark.parametrize(
     ("resources", "reason"),
     [
-        (
-            [],
-            "webhook configurations: kopfexamples is not in the cluster yet.",
-        ),
+        ([], "webhook configurations: kopfexamples is not in the cluster yet."),
         (
             [KEX, webop.Resource("example.com", "v1", "kopfexamples")],
             "kopfexamples is ambiguous: kopfexamples.v1.example.com, kopfexamples.v1.kopf.dev.",

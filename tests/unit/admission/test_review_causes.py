@@ -81,10 +81,7 @@ async def test_a_refusal_has_a_reason_and_causes() -> None:
     [
         ({"name": None}, {"name": "kex", "group": "kopf.dev", "kind": "KopfExample"}),
         (
-            {
-                "name": "",
-                "new": {**build_object(), "metadata": {"generateName": "kex-"}},
-            },
+            {"name": "", "new": {**build_object(), "metadata": {"generateName": "kex-"}}},
             {"name": "kex-", "group": "kopf.dev", "kind": "KopfExample"},
         ),
         ({"name": None, "new": {"spec": {}}}, {"group": "kopf.dev", "kind": "KopfExample"}),

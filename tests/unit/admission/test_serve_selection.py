@@ -46,11 +46,7 @@ async def test_the_root_is_for_all_handlers_that_match_in_order(called: Called) 
 @pytest.mark.feature("ADM-10", "HND-05")
 @pytest.mark.parametrize(
     ("handler_id", "path"),
-    [
-        ("check/spec.x", "/check/spec.x"),
-        ("Prüfung", "/Pr%C3%BCfung"),
-        ("healthz", "/healthz"),
-    ],
+    [("check/spec.x", "/check/spec.x"), ("Prüfung", "/Pr%C3%BCfung"), ("healthz", "/healthz")],
 )
 async def test_the_path_names_the_handler(called: Called, handler_id: str, path: str) -> None:
     webop.on.validate("kopfexamples", id=handler_id)(called.build("it"))

@@ -167,12 +167,7 @@ def test_a_retry_that_would_come_too_late_is_not_granted(
         ),
         (KeyError("x"), FIRST, {"backoff": 1.964143}, "failed: KeyError: 'x'. Retry 1 in 1.96 s."),
         (webop.PermanentError("no"), FIRST, {}, "failed for good: no"),
-        (
-            KeyError("x"),
-            FIRST,
-            {"errors": ErrorsMode.PERMANENT},
-            "failed for good: KeyError: 'x'",
-        ),
+        (KeyError("x"), FIRST, {"errors": ErrorsMode.PERMANENT}, "failed for good: KeyError: 'x'"),
         (
             KeyError("x"),
             Attempt(4, 9.0),

@@ -7,12 +7,7 @@ import asyncio
 import httpx
 import orjson
 
-from tests.kit.fake_cluster import (
-    FakeCluster,
-    Feed,
-    Watching,
-    build_bookmark,
-)
+from tests.kit.fake_cluster import FakeCluster, Feed, Watching, build_bookmark
 from tests.kit.virtual_time import in_virtual_time
 from tests.kit.waiting import eventually
 from webop.client.http.requests import Selection

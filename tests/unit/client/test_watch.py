@@ -447,11 +447,7 @@ async def test_items_of_builtin_resources_get_their_kind() -> None:
     cluster = FakeCluster()
     cluster.refuse("list", lambda: httpx.Response(200, content=orjson.dumps(body)))
     async with following(cluster) as mirror:
-        assert mirror.objects["p"] == {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": "p"},
-        }
+        assert mirror.objects["p"] == {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}}
 
 
 @pytest.mark.parametrize(

@@ -119,10 +119,7 @@ def test_items_that_differ_in_one_part_of_their_key_are_told_apart() -> None:
     new = 'k:{"port":54,"protocol":"TCP"}'
 
     def make(own: Json, *others: Json) -> list[Json]:
-        return [
-            entry(OWN, ports=own),
-            *(entry("edit", "Update", ports=one) for one in others),
-        ]
+        return [entry(OWN, ports=own), *(entry("edit", "Update", ports=one) for one in others)]
 
     content = {"ports": [{"port": 53}, {"port": 53, "protocol": "UDP"}]}
     found = take_over(build(*make({udp: PORT}, {new: PORT})), OWN, "webop", content)

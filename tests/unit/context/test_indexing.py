@@ -64,12 +64,7 @@ class Bench:
         self.result = result
         cause = self.build_cause(**stanzas)
         await index_object(
-            self.handlers,
-            cause,
-            uid,
-            self.indexes,
-            OPTIONS,
-            is_wanted=lambda: uid not in self.gone,
+            self.handlers, cause, uid, self.indexes, OPTIONS, is_wanted=lambda: uid not in self.gone
         )
         return cause
 

@@ -123,9 +123,7 @@ async def test_an_event_is_dropped_when_the_pauses_that_are_chosen_for_it_are_us
     posted.failures = [APIServerError("boo", status=503)] * attempts
     webop.warn(BODY, reason="R1", backoffs=backoffs)
     await eventually(lambda: caplog.messages)
-    assert caplog.messages == [
-        "1 Kubernetes Event was not posted: 1 failed. The last failure: boo",
-    ]
+    assert caplog.messages == ["1 Kubernetes Event was not posted: 1 failed. The last failure: boo"]
     assert posted.requests == ["POST"] * attempts
 
 

@@ -208,10 +208,7 @@ def test_a_rule_in_which_an_operation_is_told_apart_may_read_both_objects() -> N
         ("object.status.readyWheel > 0", "did you mean object.status.readyWheels?"),
         ("object.spec.engine.name == 'a'", "object.spec.engine is of the type string."),
         ("object.spec.wheels.inch > 1", "object.spec.wheels is of the type array."),
-        (
-            "object.spec.x > 0",
-            "use engine, maxLoad, namespace, front, wheels and 3 more.",
-        ),
+        ("object.spec.x > 0", "use engine, maxLoad, namespace, front, wheels and 3 more."),
     ],
 )
 def test_a_misspelt_field_of_a_model_is_refused_before_it_denies_every_update(

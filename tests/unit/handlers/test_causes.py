@@ -35,19 +35,10 @@ ESSENCE: dict[str, Any] = {"spec": {}}
     ],
 )
 def test_what_has_happened_is_detected(
-    deleting: bool,
-    blocked: bool,
-    old: Any,
-    changed: bool,
-    initial: bool,
-    expected: str,
+    deleting: bool, blocked: bool, old: Any, changed: bool, initial: bool, expected: str
 ) -> None:
     reason = detect_reason(
-        deleting=deleting,
-        blocked=blocked,
-        old=old,
-        changed=changed,
-        initial=initial,
+        deleting=deleting, blocked=blocked, old=old, changed=changed, initial=initial
     )
     assert reason == expected
 

@@ -13,12 +13,7 @@ import pytest
 import webop
 from tests.kit.causes import RESOURCE, build_body, build_change, build_event, build_review
 from webop.errors import ConfigurationError
-from webop.handlers.causes import (
-    ActivityCause,
-    BackgroundCause,
-    ReconcileCause,
-    ResourceCause,
-)
+from webop.handlers.causes import ActivityCause, BackgroundCause, ReconcileCause, ResourceCause
 from webop.handlers.model import (
     Activity,
     ActivityHandler,

@@ -152,10 +152,7 @@ def convert(annotation: Any, default: Any = ...) -> Schema:
             array(PART, "map", **{"x-kubernetes-list-map-keys": ["partName"]}),
         ),
         (webop.Int32, {**INTEGER, "format": "int32"}),
-        (
-            webop.Int64 | None,
-            {**INTEGER, "format": "int64", "nullable": True},
-        ),
+        (webop.Int64 | None, {**INTEGER, "format": "int64", "nullable": True}),
         (
             Annotated[webop.Int32, Field(ge=1, lt=5)],
             {**INTEGER, "format": "int32", "minimum": 1, "maximum": 5, "exclusiveMaximum": True},

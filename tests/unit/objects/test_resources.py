@@ -170,11 +170,7 @@ def test_an_ambiguous_selector_can_be_told_from_one_that_matches_nothing(
 @pytest.mark.parametrize(
     ("args", "names", "suggestion"),
     [
-        (
-            ("kopf.dev", "v2", "kopfexamples"),
-            {},
-            " The cluster has kopfexamples.v1beta1.kopf.dev",
-        ),
+        (("kopf.dev", "v2", "kopfexamples"), {}, " The cluster has kopfexamples.v1beta1.kopf.dev"),
         (("kopfexamples.example.com",), {}, " The cluster has kopfexamples.v1beta1.kopf.dev"),
         ((), {"kind": "Pod", "version": "v2"}, " The cluster has pods.v1."),
         (("deploymentss",), {}, " Did you mean deployments.v1.apps?"),

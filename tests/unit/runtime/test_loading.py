@@ -113,10 +113,7 @@ def test_a_missing_file_is_told_by_its_name(tmp_path: Path) -> None:
             "import webop\n@webop.on.create('x', retires=5)\ndef fn(**_): ...",
             ["TypeError", "'retires'", "did you mean 'retries'", "line 2"],
         ),
-        (
-            "import webop\n@webop.on.field('x')\ndef fn(**_): ...",
-            ["TypeError", "field=", "line 2"],
-        ),
+        ("import webop\n@webop.on.field('x')\ndef fn(**_): ...", ["TypeError", "field=", "line 2"]),
         ("import webop\nwebop.nonexistent", ["AttributeError", "nonexistent", "line 2"]),
         (
             "import webop\nwebop.on.created",

@@ -20,14 +20,7 @@ import webop
 from tests.kit.ngrok_standin import GOOD_TOKEN
 from tests.kit.tunnels import StandIn, prepare, review
 from tests.kit.waiting import eventually
-from tests.kit.webhook_servers import (
-    RESPONSE,
-    REVIEW,
-    Recorder,
-    collect,
-    get_url,
-    serve,
-)
+from tests.kit.webhook_servers import RESPONSE, REVIEW, Recorder, collect, get_url, serve
 from webop.aio.backoff import Backoff
 from webop.errors import ConfigurationError
 
@@ -75,11 +68,7 @@ async def test_the_token_and_the_region_are_handed_to_the_agent(
     ],
 )
 async def test_a_refused_token_is_told_of_in_the_words_of_the_agent(
-    standin: StandIn,
-    fn: Recorder,
-    token: str | None,
-    words: str,
-    caplog: pytest.LogCaptureFixture,
+    standin: StandIn, fn: Recorder, token: str | None, words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG")
     with pytest.raises(ConfigurationError, match=words) as caught:

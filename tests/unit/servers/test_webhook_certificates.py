@@ -129,11 +129,7 @@ async def test_a_certificate_from_files_is_served(
     cafile.write_bytes(own.cert)
     for options in ({}, {"cafile": cafile}, {"cadata": own.cert}):
         server = webop.WebhookServer(
-            port=0,
-            certfile=str(certfile),
-            pkeyfile=pkeyfile,
-            password=password,
-            **options,
+            port=0, certfile=str(certfile), pkeyfile=pkeyfile, password=password, **options
         )
         async with serve(server, fn) as config:
             assert get_bundle(config).strip() == own.cert.strip()

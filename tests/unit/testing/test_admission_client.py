@@ -294,9 +294,7 @@ async def test_files_are_loaded_for_one_client_only(
 
 
 async def test_modules_are_imported_as_by_the_test_itself(
-    default: webop.OperatorRegistry,
-    write: Callable[[str], Path],
-    monkeypatch: pytest.MonkeyPatch,
+    default: webop.OperatorRegistry, write: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(write("kit_module.py").parent)
     for _ in range(2):

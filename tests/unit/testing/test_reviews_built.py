@@ -95,10 +95,7 @@ def test_the_review_of_a_dry_run_says_so_twice() -> None:
             {"username": "admin", "uid": "admin", "groups": ["devs", "system:authenticated"]},
         ),
         ({"user": {"username": "x", "extra": {"a": ["b"]}}}, None),
-        (
-            {"user": {"username": "x"}, "groups": ["g"]},
-            {"username": "x", "groups": ["g"]},
-        ),
+        ({"user": {"username": "x"}, "groups": ["g"]}, {"username": "x", "groups": ["g"]}),
     ],
 )
 def test_the_user_is_told_by_name_or_as_a_whole(options: Json, expected: Json | None) -> None:

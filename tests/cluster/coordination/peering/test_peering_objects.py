@@ -102,11 +102,7 @@ async def test_operators_of_the_whole_cluster_have_a_kind_of_their_own(
     await wide.create(boss=build_record(100))
     try:
         async with run_operator(
-            standalone=False,
-            identity="me",
-            peering_name=wide.name,
-            clusterwide=True,
-            namespaces=[],
+            standalone=False, identity="me", peering_name=wide.name, clusterwide=True, namespaces=[]
         ):
             await seen.stay_out(objects)
             await wide.write("boss", None)

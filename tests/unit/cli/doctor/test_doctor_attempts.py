@@ -44,11 +44,7 @@ SELECTORS: list[tuple[Json | None, str, Json]] = [
         "a in (1,2)",
         {"a": "1"},
     ),
-    (
-        {"matchExpressions": [{"key": "a", "operator": "NotIn", "values": ["1"]}]},
-        "a notin (1)",
-        {},
-    ),
+    ({"matchExpressions": [{"key": "a", "operator": "NotIn", "values": ["1"]}]}, "a notin (1)", {}),
     ({"matchExpressions": [{"key": "a", "operator": "Exists"}]}, "a", {"a": ""}),
     ({"matchExpressions": [{"key": "a", "operator": "DoesNotExist"}]}, "!a", {}),
     (
@@ -78,10 +74,7 @@ def build_webhook(**rule: Any) -> Json:
         ({"resources": ["pods", "pods/*"], "operations": ["CREATE"]}, [(PODS, None, False, True)]),
         ({"resources": ["nodes/status"]}, []),
         ({"resources": ["pods"], "operations": ["DELETE"]}, []),
-        (
-            {"resources": ["pods"], "operations": ["UPDATE", "DELETE"]},
-            [(PODS, None, True, False)],
-        ),
+        ({"resources": ["pods"], "operations": ["UPDATE", "DELETE"]}, [(PODS, None, True, False)]),
         ({"resources": ["*"]}, [(NODES, None, True, True), (PODS, None, True, True)]),
         ({"resources": ["*"], "scope": "Cluster"}, [(NODES, None, True, True)]),
         ({"resources": ["*"], "scope": "Namespaced"}, [(PODS, None, True, True)]),

@@ -6,14 +6,7 @@ import json
 
 import pytest
 
-from webop.cli.doctor.findings import (
-    approve,
-    build_json,
-    build_text,
-    describe_seconds,
-    fail,
-    warn,
-)
+from webop.cli.doctor.findings import approve, build_json, build_text, describe_seconds, fail, warn
 
 REPORT = {
     "API server": [approve("server", "is there")],

@@ -8,9 +8,7 @@ import datetime as dt
 import pytest
 
 from webop.cli.doctor.reachability import check_bundle
-from webop.servers.certificates.certs import (
-    build_ca,
-)
+from webop.servers.certificates.certs import build_ca
 
 
 def encode(*pems: bytes) -> str:
@@ -41,10 +39,7 @@ def test_a_bundle_is_judged_by_what_is_left_of_its_life(days: int, age: float, l
 
 @pytest.mark.parametrize(
     ("bundle", "text"),
-    [
-        ("no base64!", "cannot be read"),
-        (base64.b64encode(b"no PEM").decode(), "cannot be read"),
-    ],
+    [("no base64!", "cannot be read"), (base64.b64encode(b"no PEM").decode(), "cannot be read")],
 )
 def test_a_bundle_that_cannot_be_read_is_a_failure(bundle: str, text: str) -> None:
     finding = check_bundle(bundle, get_now())

@@ -17,23 +17,13 @@ import pytest
 
 import webop
 from tests.kit.certificates import Pair, issue, issue_by
-from tests.kit.scripted_server import (
-    Connection,
-    ScriptedServer,
-    answer_with,
-    build_answer,
-    playing,
-)
+from tests.kit.scripted_server import Connection, ScriptedServer, answer_with, build_answer, playing
 from tests.kit.virtual_time import AdvancingLoop
 from tests.kit.waiting import eventually
 from webop.client.auth.vault import ConnectionInfo
 from webop.client.http import http1
 from webop.client.http.streams import StreamLimits
-from webop.errors import (
-    APIConnectionError,
-    APIStatusError,
-    LoginError,
-)
+from webop.errors import APIConnectionError, APIStatusError, LoginError
 
 
 @pytest.fixture(scope="module")

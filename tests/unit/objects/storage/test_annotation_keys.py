@@ -9,10 +9,7 @@ import pytest
 
 from webop.objects.body import Body
 from webop.objects.patch import Patch
-from webop.objects.storage.keys import (
-    AnnotationNaming,
-    find_managed_prefixes,
-)
+from webop.objects.storage.keys import AnnotationNaming, find_managed_prefixes
 from webop.objects.storage.progress import AnnotationsProgressStorage
 
 DEFAULT = "kopf.zalando.org"
@@ -21,8 +18,7 @@ RULE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{,61}[A-Za-z0-9])?")
 
 @pytest.mark.feature("CFG-67", "HND-06", "SUB-15")
 @pytest.mark.parametrize(
-    "key",
-    ["lambda:/app/handlers.py:15", "_private", "outer.<locals>.<lambda>", "créer", "__"],
+    "key", ["lambda:/app/handlers.py:15", "_private", "outer.<locals>.<lambda>", "créer", "__"]
 )
 def test_names_that_kubernetes_would_refuse_are_made_acceptable(key: str) -> None:
     naming = AnnotationNaming(prefix=DEFAULT, v1=True)

@@ -316,9 +316,7 @@ async def test_a_larger_review_of_an_api_server_is_denied(
     assert fn.calls == []
 
 
-async def test_a_review_that_is_announced_takes_no_memory_before_it_arrives(
-    fn: Recorder,
-) -> None:
+async def test_a_review_that_is_announced_takes_no_memory_before_it_arrives(fn: Recorder) -> None:
     hosting = Hosting(DefaultLimits(max_body=10_000, max_held_bytes=10_000))
     async with (
         Listener(ReviewEndpoint(fn, hosting=hosting), "127.0.0.1", 0, hosting=hosting) as listener,
