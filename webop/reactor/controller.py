@@ -143,7 +143,8 @@ class Controller:
             is_newer = not (self._is_unseen(obj) or 0 < obj.version <= version)
             if not (obj.is_gone or is_newer):
                 self.apply_event("DELETED", obj.get_freshest() or obj.build_tombstone())
-        self._vanished.clear()
+        known = map(self._objects.get, self._vanished)  # no event of the others will come
+        self._vanished = {obj.uid for obj in known if obj and obj.confirmed >= self.listing}
         self._is_resuming = Hold.PAUSED in self.holds
         self._awaited = {obj for obj in self._objects.values() if self.holds and obj.is_unindexed}
         self._awaited |= self._indexing
@@ -574,7 +575,8 @@ class Controller:
                 self._queue.remove(obj)
                 self._queue.bodies.drop(obj.text)
                 obj.text = None
-                self._write_last(obj)
+                if Hold.PAUSED not in self.holds:  # else a pause has begun so
+                    self._write_last(obj)
         self.stop_daemons(reason)
         if self._workers:
             await asyncio.wait(set(self._workers), timeout=timeout)
