@@ -114,7 +114,7 @@ class ObjectLogger(logging.LoggerAdapter[logging.Logger]):
             text = (kwargs.get("extra") or {}).get("k8s_event") or _format(msg, args)
             text = text or logging.getLevelName(level)
             kind = "Warning" if level >= logging.WARNING else "Normal"
-            _post(poster, Message(self.reference, kind, "Logging", _cut(str(text)), time.time()))
+            _post(poster, self.reference, kind, "Logging", str(text))
 
 
 class LocalObjectLogger(ObjectLogger):
@@ -293,8 +293,8 @@ def event(
         check_delays(delays)
     for obj in _iter_objects(objs):
         backoff = None if delays is None else Backoff(delays, is_endless=False)
-        reference, text = build_object_reference(obj), _cut(str(message))
-        _post(poster, Message(reference, str(type), str(reason), text, time.time(), backoff))
+        reference = build_object_reference(obj)
+        _post(poster, reference, str(type), str(reason), str(message), backoff)
 
 
 def info(objs: Any, *, reason: str, message: str = "", backoffs: Delays = None) -> None:
@@ -348,12 +348,18 @@ def _announce(objs: Any, level: int, **options: Any) -> None:
         event(objs, **options)
 
 
-def _post(poster: Poster, message: Message) -> None:
-    reference = message.reference
+def _post(
+    poster: Poster,
+    reference: ObjectReference,
+    kind: str,
+    reason: str,
+    text: str,
+    backoff: Backoff | None = None,
+) -> None:
     group = reference.get("apiVersion", "").rpartition("/")[0]
     is_event = reference.get("kind") == "Event" and group in ("", "events.k8s.io")
     if reference.get("uid") and not is_event:  # Events are not about Events
-        poster.put(message)
+        poster.put(Message(reference, kind, reason, _cut(text), time.time(), backoff))
 
 
 def _iter_objects(objs: Any) -> Iterator[Mapping[str, Any]]:

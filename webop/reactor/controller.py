@@ -575,7 +575,7 @@ class Controller:
                 self._queue.remove(obj)
                 self._queue.bodies.drop(obj.text)
                 obj.text = None
-                if Hold.PAUSED not in self.holds:  # else a pause has begun so
+                if Hold.PAUSED not in self.holds:  # else the pause has done so
                     self._write_last(obj)
         self.stop_daemons(reason)
         if self._workers:

@@ -36,7 +36,7 @@ from webop.objects.fields import clone
 from webop.objects.patch import Patch
 from webop.reactor.object_writer import ATTEMPTS, open_writer
 from webop.reactor.resource_context import ResourceContext
-from webop.reactor.store import NOTHING, WatchedObject
+from webop.reactor.store import WatchedObject
 
 logger = logging.getLogger(__name__)
 
@@ -207,9 +207,8 @@ class Daemon:
 
     async def _call_and_write(self, state: HandlerState) -> Outcome:
         """Call the handler once, then write its result and its patch."""
-        patch, writer = self.cause.patch, (self.obj.work or NOTHING).writer
-        is_timer = isinstance(self.handler, TimerHandler)
-        if is_timer and not (writer is not None and writer.has_unwritten):
+        patch, is_timer = self.cause.patch, isinstance(self.handler, TimerHandler)
+        if is_timer and not self.obj.has_unwritten:
             self.cause.status_before = clone(self.daemons.raw.get("status"))
         try:
             options = CallOptions(

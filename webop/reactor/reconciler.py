@@ -133,7 +133,7 @@ class Reconciler:
             writer = (obj.work or NOTHING).writer
             if writer is not None and writer.has_removed_finalizer:
                 return False
-            if obj.state is State.RUNNING or (writer is not None and writer.has_unwritten):
+            if obj.state is State.RUNNING or obj.has_unwritten:
                 return True
         if not (handlers.uses_finalizers or handlers.changes):
             return False

@@ -275,6 +275,12 @@ class WatchedObject:
         return writer is not None and writer.is_writing
 
     @property
+    def has_unwritten(self) -> bool:
+        """Whether anything about it is not written, or is being written."""
+        writer = (self.work or NOTHING).writer
+        return writer is not None and writer.has_unwritten
+
+    @property
     def is_gone(self) -> bool:
         """Whether it is known to be deleted, or out of sight."""
         return self.event_type == "DELETED"
