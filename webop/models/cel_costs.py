@@ -15,7 +15,7 @@ import re
 from typing import Any, Final
 
 from webop.errors import ConfigurationError
-from webop.models.cel_rules import RULES
+from webop.models.cel_rules import RULES, find_values
 
 _LIMITS: Final = {"string": "maxLength", "array": "maxItems", "object": "maxProperties"}
 _BOUNDED_FORMATS: Final = frozenset({"date-time", "date", "uuid", "ipv4", "ipv6", "duration"})
@@ -64,7 +64,7 @@ def _check_rules(schema: dict[str, Any], place: str, unbounded: str) -> None:
 
 def _is_unbounded(part: dict[str, Any]) -> bool:
     kind = part.get("type")
-    if kind not in _LIMITS or "enum" in part or part.get("format") in _BOUNDED_FORMATS:
+    if kind not in _LIMITS or find_values(part) or part.get("format") in _BOUNDED_FORMATS:
         return False
     if kind == "object" and "additionalProperties" not in part:
         return False

@@ -13,6 +13,7 @@ The API server checks the rules; pydantic does not.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import pydantic
 from pydantic import Field, JsonValue
 from pydantic_core import core_schema as core
+from pydantic_core import to_jsonable_python
 
 from webop.errors import ConfigurationError
 from webop.objects.fields import find_attribute
@@ -37,6 +39,12 @@ MAP_TYPE = "x-kubernetes-map-type"
 EMBEDDED = "x-kubernetes-embedded-resource"
 PRESERVE = "x-kubernetes-preserve-unknown-fields"
 INT_OR_STRING = "x-kubernetes-int-or-string"
+
+
+def find_values(schema: Mapping[str, Any]) -> list[Any]:
+    """Return the values of an enum, without null; for other schemas, nothing."""
+    parts = (schema, *schema.get("allOf", ()))  # API servers refuse null in an enum of its own
+    return [value for part in parts for value in part.get("enum", ()) if value is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,12 +195,14 @@ class Unique(_Marker):
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> core.CoreSchema:
-        return core.no_info_after_validator_function(self.check, handler(source))
+        return core.no_info_before_validator_function(self.check, handler(source))
 
     def check(self, items: Any) -> Any:
-        """Refuse duplicates, as the API server does."""
-        if items is not None and len({*map(repr, items)}) < len(items):  # not all have a hash
-            raise ValueError("items must be unique")
+        """Refuse duplicates, as the API server does: it compares the items as they are written."""
+        if isinstance(items, (list, tuple)):
+            plain = to_jsonable_python(items, by_alias=True, fallback=repr)
+            if len({json.dumps(item, sort_keys=True) for item in plain}) < len(items):
+                raise ValueError("items must be unique")
         return items
 
     def build(self, schema: JsonSchemaValue) -> dict[str, Any]:  # noqa: ARG002
@@ -250,7 +260,22 @@ class Embedded(_Marker):
     """A whole object inside of another one: ``Annotated[dict[str, Any], Embedded()]``.
 
     Its unknown fields are preserved; its ``apiVersion``, ``kind`` and ``metadata`` are checked.
+    Leave it out for parts of objects, such as pod templates.
     """
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> core.CoreSchema:
+        return core.no_info_after_validator_function(self.check, handler(source))
+
+    def check(self, value: Any) -> Any:
+        """Refuse what is no object of its own, as the API server does."""
+        if value is not None and not (_read(value, "apiVersion") and _read(value, "kind")):
+            raise ValueError(
+                "must have apiVersion and kind; parts of objects, such as pod templates, need no "
+                "webop.Embedded()"
+            )
+        return value
 
     def build(self, schema: JsonSchemaValue) -> dict[str, Any]:  # noqa: ARG002
         """Return the keywords of an embedded object."""
