@@ -41,6 +41,7 @@ T = TypeVar("T")
 
 GROUP = "values.webop.dev"
 _BATCH = 250
+_PARALLEL = 4
 _SHOWN = 4
 _JUNK = [
     None,
@@ -63,7 +64,7 @@ _JUNK = [
 _CHARACTERS = "\t\n\r\x0b\x0c\x1c\x7f\x85\xa0 éß٣²①ⓐ\u017f\u212aℵ"
 _CHARACTERS += "漢\u0300\u200b\u200d\u2028\u3000\U0001f600\U0001e951"
 _CHARACTERS += "abcfxzABFXZ0123456789%:/.,-_+@?#&=!*()[]{}<>|^`~'\"\\$;"
-_find_index = re.compile(r"spec\.values\[(\d+)\]").search
+_find_index = re.compile(r"spec\.f\d+\[(\d+)\]").search
 
 
 def vary(rng: random.Random, value: Any) -> Any:
@@ -152,19 +153,24 @@ class Verdict:
 
 
 class Judges:
-    """The class of one type, and its kind."""
+    """A class with a field for each type, and the kind of it."""
 
-    def __init__(self, client: Client, number: int, subject: Subject) -> None:
+    def __init__(self, client: Client, names: Iterable[str]) -> None:
         self._client = client
-        default: Any = subject.default
-        self._holder: Any = create_model(
-            f"Holder{number}", __base__=webop.Struct, value=(subject.annotation, default)
-        )
-        items = Annotated[list[self._holder], Field(max_length=_BATCH)]  # type: ignore[name-defined]
-        spec: Any = create_model(f"Spec{number}", __base__=webop.Struct, values=(items, ...))
-        base: Any = create_model(f"Value{number}", __base__=webop.Model, spec=(spec, ...))
+        self._holders: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
+        for number, name in enumerate(names):
+            field_name = f"f{number}"
+            subject = SUBJECTS[name]
+            content: Any = {"value": (subject.annotation, subject.default)}
+            holder: Any = create_model(f"Holder{number}", __base__=webop.Struct, **content)
+            self._holders[field_name] = holder
+            fields[field_name] = (Annotated[list[holder], Field(max_length=_BATCH)] | None, None)
+        self._fields = dict(zip(names, fields, strict=True))
+        spec: Any = create_model("Spec", __base__=webop.Struct, **fields)
+        base: Any = create_model("Value", __base__=webop.Model, spec=(spec, ...))
         self._model = webop.resource(GROUP, "v1", scope="Cluster")(base)
-        self._resource = Resource(GROUP, "v1", f"value{number}s", namespaced=False)
+        self._resource = Resource(GROUP, "v1", "values", namespaced=False)
 
     async def define(self) -> None:
         (definition,) = build_crds([self._model])
@@ -174,29 +180,24 @@ class Judges:
     async def undefine(self) -> None:
         await undefine(self._client, self._resource)
 
-    async def judge(self, values: list[Any], verdict: Verdict) -> None:
-        stored = await self._store([{"value": value} for value in values])
+    async def judge(self, verdict: Verdict, values: list[Any]) -> None:
+        name = self._fields[verdict.name]
+        stored = await self._store(name, [{"value": value} for value in values])
         for index, value in enumerate(values):
             is_stored = index in stored
-            is_readable = self._reads(stored.get(index, {"value": value}))
+            item = stored[index] if is_stored else {"value": value}
+            is_readable = _reads(self._holders[name], item)
             verdict.note(value, is_stored=is_stored, is_readable=is_readable)
 
-    def _reads(self, item: Any) -> bool:
-        try:
-            fit(self._holder, item)
-        except webop.MisfitError:
-            return False
-        return True
-
-    async def _store(self, items: list[Any]) -> dict[int, Any]:
+    async def _store(self, name: str, items: list[Any]) -> dict[int, Any]:
         """Return the items that the API server accepts, as it would store them."""
         left = [*range(len(items))]
         while left:
             body = {
                 "apiVersion": f"{GROUP}/v1",
-                "kind": self._model.__name__,
+                "kind": "Value",
                 "metadata": {"name": "values"},
-                "spec": {"values": [items[index] for index in left]},
+                "spec": {name: [items[index] for index in left]},
             }
             url, params = self._resource.get_url(), {"dryRun": "All"}
             try:
@@ -210,23 +211,16 @@ class Judges:
                     raise
                 left = [index for place, index in enumerate(left) if place not in refused]
             else:
-                return dict(zip(left, answer["spec"]["values"], strict=True))
+                return dict(zip(left, answer["spec"][name], strict=True))
         return {}
 
 
-async def compare_type(
-    client: Client, name: str, count: int, seed: int, slots: asyncio.Semaphore
-) -> Verdict:
-    """Draw values of a type, and let both say what they think."""
-    verdict, rng = Verdict(name), random.Random(f"{seed} {name}")
-    subject, number = SUBJECTS[name], [*SUBJECTS].index(name)
-    async with slots:
-        judges = Judges(client, number, subject)
-        await judges.define()
-        for batch in _batch((draw(rng, subject) for _ in range(count)), _BATCH):
-            await judges.judge(batch, verdict)
-        await judges.undefine()
-    return verdict
+def _reads(holder: Any, item: Any) -> bool:
+    try:
+        fit(holder, item)
+    except webop.MisfitError:
+        return False
+    return True
 
 
 def _batch(values: Iterable[T], size: int) -> Iterator[list[T]]:
@@ -235,21 +229,29 @@ def _batch(values: Iterable[T], size: int) -> Iterator[list[T]]:
         yield batch
 
 
-async def compare_values(
-    client: Client, count: int, seed: int = 0, names: Iterable[str] = SUBJECTS, parallel: int = 4
-) -> list[Verdict]:
-    slots = asyncio.Semaphore(parallel)
+async def compare_values(client: Client, names: list[str], count: int, seed: int) -> list[Verdict]:
+    """Draw values of each type, and let both say what they think."""
+    judges, slots = Judges(client, names), asyncio.Semaphore(_PARALLEL)
+
+    async def compare(verdict: Verdict) -> None:
+        rng = random.Random(f"{seed} {verdict.name}")
+        for batch in _batch((draw(rng, SUBJECTS[verdict.name]) for _ in range(count)), _BATCH):
+            async with slots:
+                await judges.judge(verdict, batch)
+
+    verdicts = [Verdict(name) for name in names]
+    await judges.define()
     async with asyncio.TaskGroup() as group:
-        tasks = [
-            group.create_task(compare_type(client, name, count, seed, slots)) for name in names
-        ]
-    return [task.result() for task in tasks]
+        for verdict in verdicts:
+            group.create_task(compare(verdict))
+    await judges.undefine()
+    return verdicts
 
 
 async def _run(chosen: argparse.Namespace, cluster: LocalCluster, folder: Path, say: Say) -> int:
     names = [name for name in SUBJECTS if chosen.only in name]
     async with connect(cluster) as client:
-        verdicts = await compare_values(client, chosen.count, chosen.seed, names)
+        verdicts = await compare_values(client, names, chosen.count, chosen.seed)
     for verdict in verdicts:
         say(str(verdict))
     unreadable = sum(len(verdict.unreadable) for verdict in verdicts)
