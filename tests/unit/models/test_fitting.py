@@ -182,5 +182,5 @@ def test_what_clients_lose_is_named_beside_the_schema() -> None:
         "v1: the subresource scale goes: clients that use it fail",
         "v1: .spec.engine can no longer be selected: clients that do so fail",
         "v1: spec.size: minimum becomes 0",
-        "v1: spec.map no longer keeps unknown fields: stored values are dropped",
+        "v1: spec.map[key] is removed: stored values are dropped",
     ]
