@@ -224,7 +224,7 @@ async def _prepare_conversion(
     """
     if is_converted(present or wanted):
         return
-    spec = {"conversion": build_conversion({"url": _NOWHERE}, is_patch=False)}
+    spec = {"conversion": build_conversion({"url": _NOWHERE})}
     if present is None:
         whole = {**wanted, "spec": {**wanted["spec"], **spec}}
         await _send(client, whole, is_dry=False, is_forced=False)

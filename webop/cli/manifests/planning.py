@@ -111,7 +111,7 @@ async def build_manifests(registry: OperatorRegistry, request: Request) -> tuple
         if request.priority == "none"
         else request.priority or (SYSTEM_PRIORITY if registry.needs_webhook_server else None),
     )
-    warnings += _add_conversions(definitions, registry, plan)
+    _complete_definitions(definitions, registry, plan)
     files: Files = {"crds": [dump(definition) for definition in definitions]}
     rules = [rule for rule in registry.rules if has_mutating or not rule.is_mutating]
     warnings += [f"{rule} {_UNSERVED}" for rule in registry.rules if rule not in rules]
@@ -293,27 +293,22 @@ def _build_webhooks(
             yield dump(configuration, width=80)
 
 
-def _add_conversions(
-    definitions: Iterable[dict[str, Any]],
-    registry: OperatorRegistry,
-    plan: Plan,
-) -> list[str]:
-    """Add the address for conversions to definitions; return warnings.
+def _complete_definitions(
+    definitions: Iterable[dict[str, Any]], registry: OperatorRegistry, plan: Plan
+) -> None:
+    """Add the address for conversions to definitions; in a chart, have Helm never delete them.
 
     The operator adds its CA. Until then, requests in other versions fail. Without the address, the
     API server would only change ``apiVersion``, and drop fields.
     """
-    names = collect_versions(registry.select_converters())
-    if plan.server is None or not names:
-        return []
-    if plan.request.is_chart:
-        text = "The CustomResourceDefinitions in the chart have no spec.conversion, because Helm "
-        return [f"{text}does not render them. Print them without --helm."]
-    config = build_client_config(_build_client_config(plan), PATH)
+    names = collect_versions(registry.select_converters()) if plan.server else ()
     for definition in definitions:
         if definition["metadata"]["name"] in names:
-            definition["spec"]["conversion"] = build_conversion(config, is_patch=False)
-    return []
+            config = build_client_config(_build_client_config(plan), PATH)
+            definition["spec"]["conversion"] = build_conversion(config)
+        if plan.request.is_chart:
+            annotations = definition["metadata"].setdefault("annotations", {})
+            annotations.setdefault("helm.sh/resource-policy", "keep")
 
 
 def _build_client_config(plan: Plan) -> WebhookClientConfig:
