@@ -104,22 +104,18 @@ def differ(present: Any, wanted: Any) -> Any:
 
 
 async def test_each_way_to_apply_a_definition_replaces_the_address_of_each_other_one(
-    client: Client,
-    info: ConnectionInfo,
-    webop_namespace: str,
-    webop_cluster: LocalCluster,
-    tmp_path: Path,
+    shops: Shops, info: ConnectionInfo, webop_cluster: LocalCluster, tmp_path: Path
 ) -> None:
     """All pairs in one walk: the command, a local run, one in the cluster, kubectl, the server."""
+    client, namespace = shops.client, shops.namespace
     await undefine(client, webop.Resource(GROUP, "v2", "shops", kind="Shop", namespaced=True))
     # An ExternalName leads API servers to this process, with the TLS name of the Service.
     spec = {"type": "ExternalName", "externalName": "localhost"}
-    await client.create(SERVICES, webop_namespace, {"metadata": {"name": "op"}, "spec": spec})
+    await client.create(SERVICES, namespace, {"metadata": {"name": "op"}, "spec": spec})
     file, port = tmp_path / "handlers.py", find_free_port()
     file.write_text(HANDLERS)
-    shops = Shops(client, webop_namespace)
     site = Site(client, info, shops, file, webop_cluster.kubeconfig)
-    options = ("--name=op", f"--operator-namespace={webop_namespace}")
+    options = ("--name=op", f"--operator-namespace={namespace}")
     documents = [*yaml.safe_load_all(await site.invoke("manifests", *options))]
     (site.definition,) = (one for one in documents if one["metadata"]["name"] == NAME)
     half, bundle = "url", None
@@ -133,7 +129,7 @@ async def test_each_way_to_apply_a_definition_replaces_the_address_of_each_other
             case "P":
                 await site.run(
                     webop.WebhookServiceServer(
-                        service="op", namespace=webop_namespace, port=port, service_port=port
+                        service="op", namespace=namespace, port=port, service_port=port
                     ),
                     half,
                 )
