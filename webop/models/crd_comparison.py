@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 from webop.models.cel_rules import EMBEDDED, INT_OR_STRING, LIST_KEYS, PRESERVE, RULES
+from webop.models.crds import get_storage_version
 from webop.models.schema import Schema
 
 _UPPER: Final = ("maximum", "maxLength", "maxItems", "maxProperties")
@@ -50,6 +51,19 @@ def compare(present: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
         before, after = (_get_schema(each[name]) for each in (former, later))
         problems += [f"{name}: {text}" for text in _compare(before, after, "")]
     return problems
+
+
+def compare_versions(definition: dict[str, Any], stored: Collection[str] = ()) -> list[str]:
+    """Return what objects lose between the versions of a definition, if no function converts them.
+
+    Args:
+        definition: the CustomResourceDefinition.
+        stored: the versions that objects may be stored in, beside the present one.
+    """
+    storage, versions = get_storage_version(definition), definition["spec"]["versions"]
+    used = [each["name"] for each in versions if each["served"] or each["name"] in stored]
+    pairs = [pair for name in used for pair in ((name, storage), (storage, name))]
+    return [drop for pair in pairs for drop in list_drops(definition, *pair)]
 
 
 def list_drops(definition: Mapping[str, Any], source: str, target: str) -> Iterator[str]:

@@ -664,6 +664,13 @@ def test_an_operator_that_only_converts_gets_a_service_and_may_write_its_definit
     webop_cluster.apply(definition, dry_run=True)
 
 
+def test_fields_that_get_lost_between_versions_without_functions_are_named(make: Maker) -> None:
+    handlers = "from tests.kit.versioned_shops import *\n" + _PODS.replace("'pods'", "ShopV2")
+    text = "shops.versions.webop.dev: v1 does not have spec.host of v2, and API servers drop it."
+    assert text in make(handlers).warnings
+    assert "drop" not in make(_CONVERTERS + _SERVER).warnings
+
+
 def test_texts_that_other_parsers_take_for_something_else_stay_texts(
     webop_cluster: LocalCluster, make: Maker
 ) -> None:

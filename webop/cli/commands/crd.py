@@ -22,8 +22,8 @@ from webop.client.discovery import discover
 from webop.client.http.requests import APPLY_PATCH, Call, encode_yaml
 from webop.client.standalone import connect_command
 from webop.errors import APINotFoundError, APIStatusError
-from webop.models.crd_comparison import compare, list_drops
-from webop.models.crds import build_crds, get_storage_version, is_converted
+from webop.models.crd_comparison import compare, compare_versions
+from webop.models.crds import build_crds, is_converted
 from webop.models.versions import collect_versions
 from webop.objects.resources import CRDS
 
@@ -203,11 +203,7 @@ def _find_problems(
     name, problems = wanted["metadata"]["name"], [] if present is None else compare(present, wanted)
     if name not in converted and not is_converted(present or wanted):
         stored = (present or {}).get("status", {}).get("storedVersions", ())
-        storage = get_storage_version(wanted)
-        for each in wanted["spec"]["versions"]:
-            if each["served"] or each["name"] in stored:
-                for pair in ((each["name"], storage), (storage, each["name"])):
-                    problems += list_drops(wanted, *pair)
+        problems += compare_versions(wanted, stored)
     return [f"{name}: {problem}" for problem in problems]
 
 
