@@ -371,7 +371,7 @@ class Controller:
         if obj.text:
             self._restore_body(obj)
         decision = None
-        if obj.text is None and not (obj.is_unindexed or obj.is_unshown or obj.may_have_left):
+        if not (obj.is_unindexed or obj.is_unshown or obj.may_have_left):
             decision = self._decide(obj)
             if decision is None:
                 return
@@ -389,6 +389,8 @@ class Controller:
 
         If there is no work, return None, and free its memory.
         """
+        if obj.text is not None:  # its body must be read first
+            return False
         try:
             decision = self._reconciler.decide(obj)
         except Exception:  # noqa: BLE001  a filter has failed: the worker finds out, and logs it

@@ -22,7 +22,7 @@ from webop.reactor.controller import Controller, Hold
 from webop.reactor.decision import Decision
 from webop.reactor.object_writer import open_writer
 from webop.reactor.queue import SharedSlots, WorkQueue
-from webop.reactor.reconcile_calls import ReconcileStates
+from webop.reactor.reconcile_calls import ReconcileState, ReconcileStates
 from webop.reactor.store import WatchedObject
 
 
@@ -581,3 +581,29 @@ async def test_an_object_that_is_gone_is_read_before_a_late_event_of_it_is_handl
     await show(controller, "DELETED", build("a", 4))
     assert (reconciler.versions("a"), reads) == ([1], ["a", "a"])
     assert len(controller.uids) == 0
+
+
+@in_virtual_time
+async def test_a_change_of_a_child_is_not_forgotten_while_its_parent_cannot_be_read() -> None:
+    """The body of the parent is not in memory, and other objects wait for the only slot."""
+    reconciler, reads = Reconciler(), list[str]()
+    controller = control(reconciler, limit=1)
+    parents: list[WatchedObject] = []
+
+    async def work(obj: WatchedObject) -> None:
+        obj.reconciling = ReconcileStates({"fn": ReconcileState()})
+        parents.append(obj)
+
+    reconciler.work = work
+    await show(controller, "ADDED", build("a"))
+    parent = parents[0]
+    parent.text = b""  # as if too many bodies were kept
+    read, _ = reconciler.read, break_reads(reconciler, reads)
+    parent.call_again("fn", "children")
+    await asyncio.sleep(0.05)
+    controller.apply_event("ADDED", build("b"))
+    parent.call_again("fn", "children")
+    await asyncio.sleep(1)
+    reconciler.read = read  # type: ignore[method-assign]
+    await asyncio.sleep(5)
+    assert (reads, reconciler.versions("a")) == (["a"], [1, 1])
