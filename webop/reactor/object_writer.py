@@ -432,6 +432,12 @@ class Writer:
             return await self._set_finalizer({}, is_wanted=is_wanted)
         if denial:
             raise DeniedError(denial)
+        if response and (finalizer in Body(response).meta.finalizers) is not is_wanted:
+            verb, what = ("add", "handlers") if is_wanted else ("remove", "deletion")
+            raise NotStoredError(
+                f"The API server did not {verb} {finalizer} in metadata.finalizers of {self._obj}: "
+                f"an admission webhook undoes this. Its {what} must wait."
+            )
         self.has_removed_finalizer = response is not None and not is_wanted
         return response
 

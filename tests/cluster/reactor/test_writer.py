@@ -13,7 +13,7 @@ import pytest
 
 import webop
 from tests.kit.http_relay import Relay
-from tests.kit.operators import Calls, Kind, Objects, RunOperator
+from tests.kit.operators import Calls, Kind, Objects, RunOperator, build_settings
 from tests.kit.virtual_time import in_virtual_time
 from tests.kit.waiting import eventually
 from webop.client.api import Client
@@ -24,6 +24,14 @@ from webop.reactor.queue import SharedSlots, WorkQueue
 from webop.reactor.store import WatchedObject
 
 RBAC = 'widgets.tests.webop.dev "a" is forbidden: User "system:serviceaccount:x:y" cannot patch'
+
+
+def strip(request: httpx.Request, key: str) -> httpx.Request:
+    """Return a patch without a key of the metadata, as if a webhook had removed it."""
+    content: dict[str, Any] = orjson.loads(request.content)
+    content.get("metadata", {}).pop(key, None)
+    headers = {"content-type": request.headers["content-type"]}
+    return httpx.Request("PATCH", request.url, headers=headers, content=orjson.dumps(content))
 
 
 async def test_a_result_is_kept_while_permissions_are_applied_anew(
@@ -121,12 +129,7 @@ async def test_records_that_are_silently_not_stored_are_kept_in_memory_and_named
 
     async def meddle(request: httpx.Request) -> httpx.Response | None:
         if request.method == "PATCH" and kind == "annotations":
-            content: dict[str, Any] = orjson.loads(request.content)
-            content.get("metadata", {}).pop("annotations", None)
-            changed = orjson.dumps(content)
-            headers = {"content-type": request.headers["content-type"]}
-            new = httpx.Request("PATCH", request.url, headers=headers, content=changed)
-            return await relayed.pass_on(new)
+            return await relayed.pass_on(strip(request, "annotations"))
         return None
 
     with caplog.at_level(logging.WARNING):
@@ -142,3 +145,31 @@ async def test_records_that_are_silently_not_stored_are_kept_in_memory_and_named
     named = [r for r in caplog.records if "dropped" in r.getMessage()]
     assert place in named[0].getMessage()
     assert [r.levelname for r in named] == ["WARNING"] * len({r.getMessage() for r in named})
+
+
+async def test_an_object_whose_finalizer_a_webhook_strips_is_reported_and_tried_again(
+    relayed: Relay,
+    run_relayed: RunOperator,
+    objects: Objects,
+    calls: Calls,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stripped: list[httpx.Request] = []
+    webop.on.create("widgets", id="created")(calls.noting("created"))
+    webop.on.delete("widgets", id="deleted")(calls.noting("deleted"))
+
+    async def meddle(request: httpx.Request) -> httpx.Response | None:
+        if request.method != "PATCH" or b"finalizers" not in request.content or len(stripped) > 3:
+            return None
+        stripped.append(request)
+        return await relayed.pass_on(strip(request, "finalizers"))
+
+    settings = build_settings(batching={"error_delays": [0.2]})
+    async with run_relayed(settings, meddle=meddle):
+        await objects.create("a")
+        await calls.wait("a", "created")
+        stripped[:] = stripped[:1]
+        await objects.remove("a")
+    assert calls.handlers("a") == ["created", "deleted"]
+    told = [r for r in caplog.records if "metadata.finalizers" in r.getMessage()]
+    assert [r.levelname for r in told] == ["WARNING"] * 2
