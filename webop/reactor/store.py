@@ -317,9 +317,13 @@ class WatchedObject:
         return self.work
 
     def leave_work(self) -> None:
-        """Forget the work on it, except which states handlers have seen: others can continue it."""
+        """Forget the work on it, except which states handlers have seen: others can continue it.
+
+        While it is being written, nothing is forgotten: a second writer could be faster.
+        """
         cycle = (self.work or NOTHING).cycle
-        self.work = None if cycle is None else Work(Cycle(cycle.essences))
+        if not self.is_writing:
+            self.work = None if cycle is None else Work(Cycle(cycle.essences))
 
     @property
     def _pauses(self) -> list[Pause]:
