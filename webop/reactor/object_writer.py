@@ -51,6 +51,7 @@ logger = logging.getLogger(__name__)
 ATTEMPTS = 10  # to patch an object that keeps changing; then there is a pause
 _REFUSED = "The API server refused the changes of %s. They are lost, without a retry: %s"
 _PATIENCE = 60.0  # seconds; permissions that are missing for longer are assumed to stay so
+_MEMORY = 600.0  # seconds without any attempt; what was forbidden before says nothing about now
 
 Content = Mapping[str, Any] | list[JSONPatchOp]
 
@@ -509,8 +510,10 @@ class Writer:
         failure = classify(exc)
         if failure is Failure.FORBIDDEN:
             place, now = (self._obj.namespace, subresource), asyncio.get_running_loop().time()
-            is_over = now - self.ctx.queue.forbidden.setdefault(place, now) >= _PATIENCE
-            return Failure.DENIED if is_over else Failure.AWAY
+            since, last = self.ctx.queue.forbidden.get(place, (now, now))
+            since = since if now - last < _MEMORY else now
+            self.ctx.queue.forbidden[place] = since, now
+            return Failure.DENIED if now - since >= _PATIENCE else Failure.AWAY
         # The refusal of a JSON patch has causes, except if the patch expects an older object.
         is_outdated = isinstance(content, list) and exc.status == 422
         return Failure.OUTDATED if is_outdated and not exc.details.get("causes") else failure

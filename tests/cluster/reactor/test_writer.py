@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import httpx
 import orjson
@@ -19,7 +20,7 @@ from tests.kit.waiting import eventually
 from webop.client.api import Client
 from webop.client.http.failed_requests import build_status_error, parse_attempt
 from webop.objects.patch import Patch
-from webop.reactor.object_writer import open_writer
+from webop.reactor.object_writer import Writer, open_writer
 from webop.reactor.queue import SharedSlots, WorkQueue
 from webop.reactor.store import WatchedObject
 
@@ -58,6 +59,36 @@ async def test_a_result_is_kept_while_permissions_are_applied_anew(
     assert calls.handlers("a") == ["fn"]
 
 
+def build_object(patch: Callable[..., Awaitable[Any]], queue: WorkQueue) -> WatchedObject:
+    """Return an object with a writer, whose patches are sent by a function."""
+    controller: Any = SimpleNamespace(is_stopped=False, has_indexes=False, listing=0)
+    controller.write = lambda _, work: asyncio.ensure_future(work)
+    controller.enqueue = lambda _: None
+    ctx: Any = SimpleNamespace(
+        client=SimpleNamespace(patch=patch),
+        has_status=False,
+        is_partial=False,
+        operator=SimpleNamespace(settings=webop.OperatorSettings()),
+        refer_to=lambda _: {},
+        resource=None,
+        queue=queue,
+    )
+    obj = WatchedObject(controller, "uid", {"metadata": {"name": "a"}}, needs_resume=False)
+    open_writer(ctx, obj).take(Patch({"spec": {"x": 1}}))
+    return obj
+
+
+def get_writer(obj: WatchedObject) -> Writer:
+    assert obj.work is not None
+    assert obj.work.writer is not None
+    return obj.work.writer
+
+
+def forbid() -> NoReturn:
+    attempt = parse_attempt("PATCH", "/apis/x/v1/widgets/a")
+    raise build_status_error(attempt, 403, {}, RBAC.encode())
+
+
 @in_virtual_time
 async def test_what_is_forbidden_for_a_minute_is_lost() -> None:
     moments: list[float] = []
@@ -65,24 +96,10 @@ async def test_what_is_forbidden_for_a_minute_is_lost() -> None:
 
     async def refuse(*_: Any, **__: Any) -> None:
         moments.append(loop.time())
-        attempt = parse_attempt("PATCH", "/apis/x/v1/widgets/a")
-        raise build_status_error(attempt, 403, {}, RBAC.encode())
+        forbid()
 
-    settings = webop.OperatorSettings()
-    controller: Any = SimpleNamespace(is_stopped=False)
-    controller.write = lambda _, work: asyncio.ensure_future(work)
-    ctx: Any = SimpleNamespace(
-        client=SimpleNamespace(patch=refuse),
-        has_status=False,
-        is_partial=False,
-        operator=SimpleNamespace(settings=settings),
-        refer_to=lambda _: {},
-        resource=None,
-        queue=WorkQueue("widgets", SharedSlots()),
-    )
-    obj = WatchedObject(controller, "uid", {"metadata": {"name": "a"}}, needs_resume=False)
-    writer, began = open_writer(ctx, obj), loop.time()
-    writer.take(Patch({"spec": {"x": 1}}))
+    obj = build_object(refuse, WorkQueue("widgets", SharedSlots()))
+    writer, began = get_writer(obj), loop.time()
     assert not await writer.write()
     states = [(bool(obj.backoff_left()), writer.is_over)]
     for seconds in (59, 30):
@@ -95,6 +112,28 @@ async def test_what_is_forbidden_for_a_minute_is_lost() -> None:
     assert moments[-1] - began >= 60
     writer.take(Patch({"spec": {"x": 2}}))
     assert await writer.write(), "it is no longer tried again"
+
+
+@in_virtual_time
+async def test_permissions_that_were_missing_hours_ago_are_not_taken_for_lost() -> None:
+    sent: list[Any] = []
+    loop, queue = asyncio.get_running_loop(), WorkQueue("widgets", SharedSlots())
+    missing_until = loop.time() + 1
+
+    async def patch(*_: Any, **__: Any) -> Any:
+        if loop.time() < missing_until:
+            forbid()
+        sent.append(1)
+        return {"metadata": {"name": "a", "uid": "uid"}, "spec": {"x": 1}}
+
+    first, second = build_object(patch, queue), build_object(patch, queue)
+    await get_writer(first).write()
+    first.event_type = "DELETED"  # so that nothing of it is written any more
+    await asyncio.sleep(7200)
+    missing_until = loop.time() + 5
+    await get_writer(second).write()
+    await asyncio.sleep(20)
+    assert sent == [1]
 
 
 @pytest.mark.parametrize("kind", ["annotations", "status"])
