@@ -607,3 +607,24 @@ async def test_a_change_of_a_child_is_not_forgotten_while_its_parent_cannot_be_r
     reconciler.read = read  # type: ignore[method-assign]
     await asyncio.sleep(5)
     assert (reads, reconciler.versions("a")) == (["a"], [1, 1])
+
+
+async def test_event_handlers_that_got_the_response_to_an_own_write_do_not_get_its_event(
+    reconciler: Reconciler,
+) -> None:
+    reconciler.handlers.events = True
+    controller = control(reconciler)
+
+    async def work(obj: WatchedObject) -> None:
+        if obj.version == 1 and reconciler.inside:
+            controller.apply_event("MODIFIED", build("a", 2))
+            obj.accept_own(build("a", 3))
+
+    reconciler.work = work
+    for version in (1, 3):
+        await show(controller, "MODIFIED", build("a", version))
+    assert (len(reconciler.shown), reconciler.versions("a")) == (2, [1, 3])
+    await show(controller, "MODIFIED", build("a", 4))
+    controller.apply_event("DELETED", build("a", 5))
+    await settle()
+    assert [event_type for _, event_type in reconciler.shown[2:]] == ["MODIFIED", "DELETED"]
