@@ -410,14 +410,15 @@ class Writer:
     ) -> dict[str, Any] | None:
         """Add or remove the finalizer, even if others change the object meanwhile."""
         finalizer = self.ctx.operator.settings.persistence.finalizer
+        was_gone = self._obj.is_gone
 
         def build(raw: dict[str, Any]) -> Content | None:
             body = Body(raw)
             meta = body.meta
             names = [name for name in meta.finalizers if name != finalizer]
             is_there = len(names) < len(meta.finalizers)
-            is_late = meta.deletion_timestamp or self._obj.is_gone
-            if is_there == is_wanted or (is_wanted and is_late):
+            is_late = self._obj.is_gone is not was_gone or (is_wanted and meta.deletion_timestamp)
+            if is_there == is_wanted or is_late:
                 return None
             names += [finalizer] if is_wanted else []
             metadata: dict[str, Any] = {
@@ -428,7 +429,7 @@ class Writer:
                 metadata["annotations"] = annotations
             return merge_patches(records, {"metadata": metadata})
 
-        response, denial = await self._send(build, needs_state=self._obj.is_gone)
+        response, denial = await self._send(build, needs_state=was_gone)
         if denial and records:  # they must not block the deletion
             return await self._set_finalizer({}, is_wanted=is_wanted)
         if denial:

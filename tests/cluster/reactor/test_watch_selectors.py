@@ -6,9 +6,11 @@ import asyncio
 import json
 from typing import Any
 
+import httpx
 import pytest
 
 import webop
+from tests.kit.http_relay import Relay
 from tests.kit.operators import (
     DIFFBASE,
     FINALIZER,
@@ -156,6 +158,40 @@ async def test_an_object_that_leaves_is_released_and_comes_back_as_a_known_one(
         await eventually(lambda: events.count(("DELETED", "a")) == 2)
     assert calls.handlers("a") == ["create", "update", "delete"]
     assert memos[0] is not memos[2]
+
+
+@pytest.mark.feature("EVT-06")
+@pytest.mark.parametrize("method", ["GET", "PATCH"])
+async def test_an_object_that_comes_back_while_it_is_released_keeps_its_finalizer(
+    objects: Objects,
+    relayed: Relay,
+    run_relayed: RunOperator,
+    calls: Calls,
+    memos: list[Any],
+    method: str,
+) -> None:
+    has_left, is_back = asyncio.Event(), asyncio.Event()
+
+    async def meddle(request: httpx.Request) -> None:
+        is_release = request.method == method and request.url.path.endswith("/a")
+        if is_release and has_left.is_set() and not is_back.is_set():
+            is_back.set()
+            await label(objects, "a", IN)
+            await objects.create("fence", labels=IN)
+            await calls.wait("fence", "create")
+
+    async with run_relayed(choose(), meddle=meddle):
+        await objects.create("a", {"value": 1}, labels=IN)
+        await calls.wait("a", "create")
+        await objects.wait("a", lambda raw: has_finalizer(raw) and DIFFBASE in get_annotations(raw))
+        has_left.set()
+        await label(objects, "a", OUT)
+        await is_back.wait()
+        await objects.patch("a", {"spec": {"value": 2}})
+        await calls.wait("a", "update")
+        assert has_finalizer(await objects.get("a"))
+    patches = [request.content for request in relayed.list_requests("PATCH", "a")]
+    assert [b'"finalizers":[]' in patch for patch in patches].count(True) == (method == "PATCH")
 
 
 @pytest.mark.feature("EVT-06", "DMN-01")
