@@ -90,7 +90,7 @@ class Writer:
         is_denied: whether the API server has rejected the records for good, or not stored them.
         cleanup: the patch to write together with the removal of the finalizer; None until all
             deletion handlers have finished.
-        has_removed_finalizer: whether it has removed the finalizer.
+        has_removed_finalizer: whether it has removed the finalizer from a deleted object.
         pause: the pauses after failures. Nothing is sent meanwhile, unless records were denied.
     """
 
@@ -440,7 +440,8 @@ class Writer:
                 f"The API server did not {verb} {finalizer} in metadata.finalizers of {self._obj}: "
                 f"an admission webhook undoes this. Its {what} must wait."
             )
-        self.has_removed_finalizer = response is not None and not is_wanted
+        is_deleted = response is not None and Body(response).meta.deletion_timestamp is not None
+        self.has_removed_finalizer = is_deleted and not is_wanted
         return response
 
     async def _send(

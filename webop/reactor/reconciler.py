@@ -172,7 +172,7 @@ class Reconciler:
                 progress.purge(owned, body=sent, patch=writer.records, storage=storage)
             if not await writer.write() and (delay := obj.backoff_left()):
                 return delay
-            if obj.may_have_left and persistence.finalizer in Body(raw).meta.finalizers:
+            if obj.is_gone and persistence.finalizer in Body(raw).meta.finalizers:
                 await writer.set_finalizer(is_wanted=False)
             text = "%s has left the selectors of %s: webop forgets it."
             logger.debug(text, obj, ctx.resource, extra=ctx.refer_to(obj))

@@ -224,17 +224,27 @@ async def test_an_object_that_leaves_when_only_a_daemon_delays_its_deletion_is_r
 
 
 @pytest.mark.feature("EVT-06", "CON-01")
+@pytest.mark.parametrize("had_finalizer", [False, True])
 async def test_the_progress_of_handlers_of_an_object_that_leaves_is_forgotten(
-    objects: Objects, run_operator: RunOperator, calls: Calls
+    objects: Objects, run_operator: RunOperator, calls: Calls, had_finalizer: bool
 ) -> None:
+    may_end = asyncio.Event()
+
     @webop.on.create("widgets", id="create", timeout=6000)
     async def create(retry: int, **kwargs: Any) -> None:
         calls.note("create", {**kwargs, "retry": retry})
         raise webop.TemporaryError("not yet", delay=600)
 
+    async def daemon(**_: Any) -> None:
+        await may_end.wait()
+
+    if had_finalizer:
+        webop.daemon("widgets")(daemon)
     async with run_operator(choose()):
         await objects.create("a", labels=IN)
         await objects.wait("a", lambda raw: "create" in get_progress(raw))
+        may_end.set()
+        await objects.wait("a", lambda raw: not has_finalizer(raw))
         await label(objects, "a", OUT)
         await objects.wait("a", lambda raw: not get_progress(raw))
         await label(objects, "a", IN)

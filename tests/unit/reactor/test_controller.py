@@ -598,7 +598,8 @@ async def test_a_change_of_a_child_is_not_forgotten_while_its_parent_cannot_be_r
     await show(controller, "ADDED", build("a"))
     parent = parents[0]
     parent.text = b""  # as if too many bodies were kept
-    read, _ = reconciler.read, break_reads(reconciler, reads)
+    read = reconciler.read
+    break_reads(reconciler, reads)
     parent.call_again("fn", "children")
     await asyncio.sleep(0.05)
     controller.apply_event("ADDED", build("b"))
