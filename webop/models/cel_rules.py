@@ -62,6 +62,20 @@ class _Marker:
         raise NotImplementedError
 
 
+@dataclass(frozen=True, slots=True)
+class _CheckingMarker(_Marker):
+    """Lets pydantic check, too, what the API server checks."""
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> core.CoreSchema:
+        return core.no_info_after_validator_function(self.check, handler(source))
+
+    def check(self, value: Any) -> Any:
+        """Return the value, or raise a ValueError."""
+        raise NotImplementedError
+
+
 def _extend(model: M, marker: _Marker) -> M:
     """Add the keywords of a marker to a class."""
     former: Any = model.model_config.get("json_schema_extra")
@@ -128,7 +142,7 @@ class CEL(_Marker):
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class ListKeys(_Marker):
+class ListKeys(_CheckingMarker):
     """A list of objects that are identified by some of their fields, as containers by their name.
 
     Server-side apply merges such lists, and the API server refuses duplicates::
@@ -142,11 +156,6 @@ class ListKeys(_Marker):
         if not keys:
             raise ConfigurationError("ListKeys() needs the names of the fields in JSON.")
         object.__setattr__(self, "keys", keys)
-
-    def __get_pydantic_core_schema__(
-        self, source: Any, handler: GetCoreSchemaHandler
-    ) -> core.CoreSchema:
-        return core.no_info_after_validator_function(self.check, handler(source))
 
     def check(self, items: Any) -> Any:
         """Refuse items with the same keys, as the API server does."""
@@ -223,15 +232,10 @@ class Nullable(_Marker):
 
 
 @dataclass(frozen=True, slots=True)
-class _Integer(_Marker):
+class _Integer(_CheckingMarker):
     """An integer of so many bits."""
 
     bits: int
-
-    def __get_pydantic_core_schema__(
-        self, source: Any, handler: GetCoreSchemaHandler
-    ) -> core.CoreSchema:
-        return core.no_info_after_validator_function(self.check, handler(source))
 
     def check(self, value: int) -> int:
         """Refuse numbers of more bits, as the API server does."""
@@ -256,17 +260,12 @@ Quantity = int | Annotated[str, Field(pattern=f"^{_SIGN}{_NUMBER}{_UNIT}$")]
 
 
 @dataclass(frozen=True, slots=True)
-class Embedded(_Marker):
+class Embedded(_CheckingMarker):
     """A whole object inside of another one: ``Annotated[dict[str, Any], Embedded()]``.
 
     Its unknown fields are preserved; its ``apiVersion``, ``kind`` and ``metadata`` are checked.
     Leave it out for parts of objects, such as pod templates.
     """
-
-    def __get_pydantic_core_schema__(
-        self, source: Any, handler: GetCoreSchemaHandler
-    ) -> core.CoreSchema:
-        return core.no_info_after_validator_function(self.check, handler(source))
 
     def check(self, value: Any) -> Any:
         """Refuse what is no object of its own, as the API server does."""
