@@ -43,7 +43,7 @@ INT_OR_STRING = "x-kubernetes-int-or-string"
 
 def find_values(schema: Mapping[str, Any]) -> list[Any]:
     """Return the values of an enum, without null; for other schemas, nothing."""
-    parts = (schema, *schema.get("allOf", ()))  # API servers refuse null in an enum of its own
+    parts = (schema, *schema.get("allOf", ()))  # null is refused in a plain enum
     return [value for part in parts for value in part.get("enum", ()) if value is not None]
 
 
@@ -268,7 +268,7 @@ class Embedded(_CheckingMarker):
     """
 
     def check(self, value: Any) -> Any:
-        """Refuse what is no object of its own, as the API server does."""
+        """Refuse what names no kind, as the API server does."""
         if value is not None and not (_read(value, "apiVersion") and _read(value, "kind")):
             raise ValueError(
                 "must have apiVersion and kind; parts of objects, such as pod templates, need no "

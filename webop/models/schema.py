@@ -71,7 +71,6 @@ _LIMITS_OF_INT_OR_STRING: Final = frozenset(
     {"pattern", "minLength", "maxLength", "minimum", "maximum"}
     | {"exclusiveMinimum", "exclusiveMaximum"}
 )
-_WITHOUT_MEANING: Final = frozenset({"path", "file-path", "directory-path"})
 _TYPES_OF_MARKERS: Final = {LIST_TYPE: "array", MAP_TYPE: "object", EMBEDDED: "object"}
 _FORMATS_OF_NO_KEYS: Final = frozenset({"date", "date-time", "ipv6"})
 _PATTERN_OF_INTEGERS: Final = "^(0|-?[1-9][0-9]{0,17})$"
@@ -79,7 +78,8 @@ _ADVICE: Final = {
     "tuple": "a tuple has a type for each place. Use a list, or a class with named fields",
     "decimal": "a Decimal can be a number or a string. Use float, or "
     'Annotated[str, webop.CEL("isQuantity(self)")]',
-    "bytes": "bytes have no form in JSON. Use str, or pydantic.Base64Str with a description",
+    "bytes": "bytes have no form in JSON. Use a str of Base64, which is checked with "
+    "Field(json_schema_extra={'format': 'byte'})",
     "timedelta": "a timedelta is an ISO 8601 duration, which Kubernetes does not check. Use int "
     'seconds, or a str with a pattern, such as r"^([0-9]+(s|m|h))+$"',
     "time": "Kubernetes has no format of times without a date. Use a str with a pattern",
@@ -311,7 +311,7 @@ class _Converter:
             "integer": self._add_limits,
             "number": self._add_limits,
         }
-        if add := adders.get(kind):
+        if add := adders.get(kind or ""):
             add(schema, node, path)
         if not _fits(schema.get("default"), schema):
             self._refuse(path, "default")
@@ -432,7 +432,7 @@ class _Converter:
         if form in FORMATS:
             schema.setdefault("pattern", FORMATS[form])
             form = "uuid" if form.startswith("uuid") else form
-        if form in _WITHOUT_MEANING:
+        if form == "path":
             del schema["format"]
         elif form in _CHECKED_FORMATS:
             schema |= {"format": form, **_NO_LIST}

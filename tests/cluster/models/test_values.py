@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import pydantic
 
 import webop
-from tests.cluster.models.values import SUBJECTS, compare_values
+from tests.cluster.models.value_types import SUBJECTS
+from tests.cluster.models.values import compare_values
 from webop.client.api import Client
 
 if TYPE_CHECKING:
