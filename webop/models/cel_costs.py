@@ -12,10 +12,11 @@ Caveats: other rules can cost too much, such as nested visits. Only the API serv
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, Final
 
 from webop.errors import ConfigurationError
-from webop.models.cel_rules import RULES, find_values
+from webop.models.cel_rules import RULES
 
 _LIMITS: Final = {"string": "maxLength", "array": "maxItems", "object": "maxProperties"}
 _BOUNDED_FORMATS: Final = frozenset({"date-time", "date", "uuid", "ipv4", "ipv6", "duration"})
@@ -26,6 +27,12 @@ _find_methods = re.compile(
 ).finditer
 _find_functions = re.compile(rf"\b(?:isQuantity|quantity|isIP|isCIDR)\({_PATH}\)").finditer
 _TIMES: Final = frozenset({"all", "exists", "exists_one", "map", "filter"})
+
+
+def find_values(schema: Mapping[str, Any]) -> list[Any]:
+    """Return the values of an enum, without null; for other schemas, nothing."""
+    parts = (schema, *schema.get("allOf", ()))  # null is refused in a plain enum
+    return [value for part in parts for value in part.get("enum", ()) if value is not None]
 
 
 def check_costs(schema: dict[str, Any], place: str, unbounded: str = "") -> None:

@@ -41,12 +41,6 @@ PRESERVE = "x-kubernetes-preserve-unknown-fields"
 INT_OR_STRING = "x-kubernetes-int-or-string"
 
 
-def find_values(schema: Mapping[str, Any]) -> list[Any]:
-    """Return the values of an enum, without null; for other schemas, nothing."""
-    parts = (schema, *schema.get("allOf", ()))  # null is refused in a plain enum
-    return [value for part in parts for value in part.get("enum", ()) if value is not None]
-
-
 @dataclass(frozen=True, slots=True)
 class _Marker:
     """Adds keywords to the schema of an annotated field."""

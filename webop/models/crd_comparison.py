@@ -5,14 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
-from webop.models.cel_rules import (
-    EMBEDDED,
-    INT_OR_STRING,
-    LIST_KEYS,
-    PRESERVE,
-    RULES,
-    find_values,
-)
+from webop.models.cel_costs import find_values
+from webop.models.cel_rules import EMBEDDED, INT_OR_STRING, LIST_KEYS, PRESERVE, RULES
 from webop.models.crds import get_storage_version
 from webop.models.schema import Schema
 

@@ -21,11 +21,7 @@ from webop.objects.fields import unwrap_mapping
 T = TypeVar("T")
 
 # Computed fields are not in the schema: they are for Python only.
-FORM: Final[dict[str, Any]] = {
-    "mode": "json",
-    "by_alias": True,
-    "exclude_computed_fields": True,
-}
+FORM: Final[dict[str, Any]] = {"mode": "json", "by_alias": True, "exclude_computed_fields": True}
 
 _NAMED_LIMIT = 1000  # errors; to list many more of a hostile object would hold the event loop
 

@@ -12,25 +12,21 @@ from collections.abc import Sequence
 from typing import Final
 
 _YEAR: Final = "([1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])"
-_BYTE: Final = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+_BYTE: Final = r"(25[0-5]|(2[0-4]|1\d|[1-9])?\d)"
 _IPV4: Final = rf"({_BYTE}\.){{3}}{_BYTE}"
 _HEX: Final = "[0-9A-Fa-f]"
-
-
-def _build_uuid(version: str, variant: str) -> str:
-    third, fourth = f"{version}{_HEX}{{3}}", f"{variant}{_HEX}{{3}}"
-    hyphened = f"{_HEX}{{8}}-{_HEX}{{4}}-{third}-{fourth}-"
-    return f"^({hyphened}|{_HEX}{{12}}{third}{fourth}){_HEX}{{12}}$"
-
-
 FORMATS: Final = {
     "date": f"^{_YEAR}-[0-9]{{2}}-[0-9]{{2}}$",
     "date-time": f"^{_YEAR}-[0-9-]{{5}}[Tt][0-9:]{{8}}([.,][0-9]+)?"
     "([Zz]|[+-]([01][0-9]|2[0-3]):[0-5][0-9])$",
     "ipv4": f"^{_IPV4}$",
     "ipv6": f"^[0-9A-Fa-f:]+({_IPV4})?$",
-    "uuid": _build_uuid(_HEX, _HEX),
-    **{f"uuid{version}": _build_uuid(f"{version}", "[89ABab]") for version in range(1, 9)},
+    "uuid": r"(?i)^([\da-f]{8}-([\da-f]{4}-){3}|[\da-f]{20})[\da-f]{12}$",
+    **{
+        f"uuid{version}": r"(?i)^([\da-f]{8}-[\da-f]{4}-V[\da-f]{3}-[89ab][\da-f]{3}-|"
+        r"[\da-f]{12}V[\da-f]{3}[89ab][\da-f]{3})[\da-f]{12}$".replace("V", f"{version}")
+        for version in range(1, 9)
+    },
 }
 
 _PORT: Final = "([0-9]{1,4}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"

@@ -20,7 +20,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import PydanticSerializationError, PydanticUndefined, core_schema
 
 from webop.errors import ConfigurationError
-from webop.models.cel_costs import check_costs
+from webop.models.cel_costs import check_costs, find_values
 from webop.models.cel_rules import (
     EMBEDDED,
     INT_OR_STRING,
@@ -29,7 +29,6 @@ from webop.models.cel_rules import (
     MAP_TYPE,
     PRESERVE,
     RULES,
-    find_values,
 )
 from webop.models.fitting import FORM
 from webop.models.model import build_rules, escape, find_definition
@@ -73,6 +72,7 @@ _LIMITS_OF_INT_OR_STRING: Final = frozenset(
 )
 _TYPES_OF_MARKERS: Final = {LIST_TYPE: "array", MAP_TYPE: "object", EMBEDDED: "object"}
 _FORMATS_OF_NO_KEYS: Final = frozenset({"date", "date-time", "ipv6"})
+_LONG_PATTERN: Final = 72  # API servers refuse to match longer ones with endless keys
 _PATTERN_OF_INTEGERS: Final = "^(0|-?[1-9][0-9]{0,17})$"
 _ADVICE: Final = {
     "tuple": "a tuple has a type for each place. Use a list, or a class with named fields",
@@ -103,8 +103,8 @@ _ADVICE: Final = {
     "step": "API servers cannot check a multiple_of= that is no integer. Count in a smaller unit",
     "keys": "API servers cannot check keys of this type. Use str, int, an enum, a Literal, UUID or "
     "IPv4Address",
-    "endless": "a check of the keys costs API servers too much: a list or map around has no "
-    "maximal length. Set pydantic.Field(max_length=…) for it, and for this map",
+    "endless": "a check of the keys costs API servers too much. Set pydantic.Field(max_length=…) "
+    "for this map, and for the lists and maps around it",
     "items": "items of webop.Unique() must have one type, other than float, and cannot be None",
     "marker": "webop.Unique() and webop.ListKeys() are for lists, webop.Embedded() is for objects, "
     "webop.Atomic() for both. Leave it out, or change the type",
@@ -351,7 +351,8 @@ class _Converter:
             schema[PRESERVE] = True
         if not names and (rule := self._build_key_rule(keys, path)):
             schema[RULES] = [*schema.get(RULES, ()), {"rule": rule}]
-            if self._endless:
+            is_long = "maxProperties" not in node and len(keys.get("pattern", "")) > _LONG_PATTERN
+            if self._endless or is_long:
                 self._refuse(path, "endless")
 
     def _build_key_rule(self, keys: Schema, path: tuple[str, ...]) -> str:

@@ -336,6 +336,7 @@ def test_defaults_are_those_of_the_class(
         (dict[dt.date, int], "M.f: API servers cannot check keys"),
         (dict[Literal[1, 2], int], "M.f: API servers cannot check keys"),
         (list[dict[int, int]], "M.f[]: a check of the keys costs API servers too much"),
+        (dict[pydantic.UUID4, int], "M.f: a check of the keys costs API servers too much"),
         (Annotated[float, Field(multiple_of=0.1)], "M.f: API servers cannot check a multiple_of="),
         (pydantic.NaiveDatetime, "M.f: Kubernetes has no times without a time zone"),
         (pydantic.PastDate, "M.f: Kubernetes cannot compare times"),
