@@ -190,12 +190,10 @@ class _Generator(GenerateJsonSchema):
 def _find_unsupported(schema: Mapping[str, Any]) -> str | None:
     """Return why Kubernetes has no schema for a type of pydantic: a key of the advice."""
     match schema:
-        case {"type": "decimal" | "bytes" | "timedelta" | "time" | "json" as kind}:
+        case {"type": "tuple", "items_schema": [_], "variadic_item_index": 0}:
+            return None
+        case {"type": "tuple" | "decimal" | "bytes" | "timedelta" | "time" | "json" as kind}:
             return str(kind)
-        case {"type": "tuple"} if (
-            len(schema["items_schema"]) > 1 or "variadic_item_index" not in schema
-        ):
-            return "tuple"
         case {"type": "datetime", "tz_constraint": "naive"}:
             return "naive"
         case {"type": "date" | "datetime"} if schema.keys() & {"gt", "ge", "lt", "le", "now_op"}:
