@@ -245,7 +245,7 @@ class Reconciler:
             return
         misfits[obj.uid] = found
         text = "The object does not fit the model of its handlers, which wait until it does: %s"
-        cause.logger.error(text, problem)
+        cause.logger.error(text, problem, extra={"k8s_reason": "Misfit"})
         if self.ctx.handlers.reports_misfits:
             await self._write_validity(obj, cause, problem)
 
@@ -299,15 +299,22 @@ class Reconciler:
     def _call_mapped(
         self, mapping: MappingHandler, outcome: Outcome | None, cause: EventCause
     ) -> None:
-        """Call the reconciler for the objects that a function of ``watches=`` has named."""
+        """Call the reconciler for the objects that a function of ``watches=`` has named.
+
+        If it has failed, it can be any object: all are called.
+        """
         if outcome is None:
             return
         children, namespace = self.ctx.operator.children, cause.body.meta.namespace
         kind = self.ctx.resource.plural_name
         try:
-            children.call_named(mapping.parent, outcome.result, kind, namespace)
+            if not outcome.message:
+                children.call_named(mapping.parent, outcome.result, kind, namespace)
         except TypeError as exc:
+            outcome = replace(outcome, message=str(exc))
             cause.logger.error("%s: %s", mapping, exc)  # noqa: TRY400  the text is enough
+        if outcome.message:
+            children.call_all_soon(mapping.parent, kind)
 
     def note_child(self, event_type: RawEventType, raw: dict[str, Any]) -> None:
         """Accept a state of a child of a reconciler, and drop what only this needs."""
