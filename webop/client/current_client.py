@@ -11,4 +11,4 @@ from typing import Any
 current_client: ContextVar[Any] = ContextVar("current_client", default=None)
 
 written_paths: ContextVar[set[str] | None] = ContextVar("written_paths", default=None)
-"""The paths of the objects that the running handler has written to; None if nobody asks."""
+"""The paths of the objects that the running handler has written to; None if not recorded."""

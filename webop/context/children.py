@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
-# What only API servers set (Kubernetes API, meta/v1 ObjectMeta).
+# The fields that only API servers set (Kubernetes API, meta/v1 ObjectMeta).
 _OF_SERVERS: Final = frozenset({
     *("creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "generation"),
     *("managedFields", "resourceVersion", "selfLink", "uid"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import httpx
@@ -110,6 +111,9 @@ async def test_no_parent_stays_stale_if_a_function_in_watches_raises_once(
             raise failure
         return 5 if failure is None else failure
 
+    def is_called_more_often_than(number: int, name: str) -> bool:
+        return len(calls.why(name)) > number
+
     decorate = webop.reconcile("widgets", watches={"configmaps": users}, when=is_no_fence)
     decorate(calls.build)
     async with run_operator():
@@ -121,7 +125,7 @@ async def test_no_parent_stays_stale_if_a_function_in_watches_raises_once(
         for number in range(1, 3):  # it raises, then returns no names
             await maps.create(f"settings-{number}", {}, labels={"used-by": "site"})
             for name in ("site", "other"):
-                await eventually(lambda name=name, number=number: len(calls.why(name)) > number)
+                await eventually(partial(is_called_more_often_than, number, name))
         await maps.create("settings-3", {}, labels={"used-by": "site"})
         await eventually(lambda: len(calls.why("site")) == 4)
     assert len(calls.why("other")) == 3
@@ -157,18 +161,15 @@ async def test_a_child_that_was_read_can_be_changed_and_applied_and_a_restart_wr
         child.setdefault("status", {})["phase"] = "none"
         written.append(await children.apply(child))
 
-    async def count() -> int | None:
+    async def has(number: int) -> bool:
         found = await client.get(DEPLOYMENTS, objects.namespace, "site")
-        return found["spec"]["replicas"]
+        return bool(found["spec"]["replicas"] == number)
 
     async with run_operator():
-        for number in (1, 2):
-            if number == 1:
-                await objects.create("site", {"replicas": 1})
-            else:
-                await objects.patch("site", {"spec": {"replicas": 2}})
-            look = lambda number=number: count()  # noqa: E731
-            await eventually(look, ignoring=webop.APIError, check=lambda n, at=number: n == at)
+        await objects.create("site", {"replicas": 1})
+        await eventually(partial(has, 1), ignoring=webop.APIError)
+        await objects.patch("site", {"spec": {"replicas": 2}})
+        await eventually(partial(has, 2))
     written.clear()
     async with run_operator():
         await eventually(lambda: bool(written))
@@ -230,7 +231,7 @@ async def test_a_patch_is_sent_only_if_it_changes_what_the_object_says(
         return len(relayed.list_requests("PATCH", "one"))
 
     def is_ready(body: Json) -> bool:
-        return body.get("status", {}).get("phase") == "Ready"
+        return bool(body.get("status", {}).get("phase") == "Ready")
 
     relayed.watch = watch
     async with run_relayed():
