@@ -318,7 +318,7 @@ async def check_events(context: Context) -> list[Finding]:
     """Find handled objects that wait for a change: only their Events say so."""
     kinds = {(one.api_version, one.kind): one.plural_name for one in context.handled}
     findings: list[Finding] = []
-    for reason, words in _WAITING.items():
+    for reason, words in (_WAITING if kinds else {}).items():
         found: dict[str, dict[str, str]] = {}
         for where in [f"namespaces/{name}/" for name in context.namespaces] or [""]:
             path, selector = f"/api/v1/{where}events", f"reason={reason}"
