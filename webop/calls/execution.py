@@ -323,11 +323,8 @@ def _log_failure(cause: Cause, outcome: Outcome, exc: Exception) -> None:
         cause.logger.debug("%s", exc)
         return
     text = f"{outcome.message} {outcome.advance}".rstrip()
-    # Retries are one Event, which counts them.
-    extra = {
-        "k8s_event": outcome.message,
-        "k8s_reason": "HandlerFailed" if outcome.final else "HandlerRetry",
-    }
+    reason = "HandlerFailed" if outcome.final else "HandlerRetry"
+    extra = {"k8s_event": outcome.message, "k8s_reason": reason}  # one Event counts the retries
     if outcome.is_unexpected:
         trace = skip_framework(exc)
         cause.logger.error(text, exc_info=(type(exc), exc, trace), extra=extra)

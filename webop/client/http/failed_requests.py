@@ -35,10 +35,7 @@ _MISTAKES = {
 }
 
 # Texts in a 422 about a field that excludes another one, such as the strategy of a Deployment.
-_EXCLUSIVE = (
-    *("may not be specified when", "may not specify more than", "must not be set when"),
-    "only allowed for",
-)
+_EXCLUSIVE = ("may not be specified when", "may not specify more than", "only allowed for")
 
 # Texts in a 403 that is not about permissions.
 _POLICIES = ("denied the request", "denied request", "exceeded quota", "being terminated")
