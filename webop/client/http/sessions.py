@@ -101,7 +101,14 @@ class Session:
         headers = (self._headers.get(key) or self._build_headers(*key)) + build_trace_headers()
         try:
             response = await self.transport.send(
-                Request(call.method, target, headers, call.content, connect_timeout)
+                Request(
+                    call.method,
+                    target,
+                    headers,
+                    call.content,
+                    connect_timeout,
+                    call.is_repeatable,
+                )
             )
         except UntrustedServerError as exc:
             self._vault.ask_for_login(self.info, error=exc)

@@ -196,7 +196,7 @@ async def test_a_connection_that_was_closed_while_idle_is_not_used_again(
 
 @pytest.mark.parametrize(
     ("method", "is_repeated"),
-    [("GET", True), ("PUT", True), ("DELETE", True), ("PATCH", True), ("POST", False)],
+    [("GET", True), ("PUT", True), ("DELETE", False), ("PATCH", True), ("POST", False)],
 )
 async def test_a_request_into_a_kept_connection_that_is_closed_is_repeated_if_it_does_no_harm(
     method: str, is_repeated: bool, context: ssl.SSLContext | None
