@@ -66,7 +66,9 @@ _handlers, _scope, _others, _probes = map(
 )
 
 
-@click.command(cls=SectionCommand, epilog=_EPILOG)
+@click.command(
+    cls=SectionCommand, epilog=_EPILOG, context_settings={"auto_envvar_prefix": "WEBOP_RUN"}
+)
 @source_options(_handlers)
 @_handlers(
     "--reload",
