@@ -74,6 +74,7 @@ class ConnectionPool:
         self._context = info.as_ssl_context()
         url = urlsplit(info.server)
         self._server = _locate(url)
+        self._tls_name = info.tls_server_name or self._server.name
         self._proxy = _find_proxy(info, self._server)
         host = str(self._server)
         if self._server.port == _DEFAULT_PORTS.get(self._server.scheme):
@@ -227,7 +228,7 @@ class ConnectionPool:
                 message = f"the proxy {self._proxy} refused the connection: {refusal!r}"
                 raise TransportError(message)
         async with asyncio.timeout(_HANDSHAKE_TIMEOUT):
-            await connection.secure(self._context, self._server.name)
+            await connection.secure(self._context, self._tls_name)
 
 
 # Of socket.getaddrinfo().

@@ -154,7 +154,8 @@ class Session:
             "Authorization": self._authorization,
             "Content-Type": content_type,
         }
-        lines = [f"{key}: {value}\r\n" for key, value in values.items() if value is not None]
+        given = [*values.items(), *self.info.headers]
+        lines = [f"{key}: {value}\r\n" for key, value in given if value is not None]
         if not all(line[:-2].isprintable() for line in lines):
             message = f"{accept!r} or {content_type!r} is not a media type"
             raise ValueError(message)
@@ -187,13 +188,13 @@ def _check(info: ConnectionInfo) -> None:
         raise LoginError(message, kind="The URL of the server is wrong.")
     if info.proxy_url is not None:
         check_proxy(info.proxy_url)
-    value = info.authorization
-    if value is not None and not (value.isascii() and value.isprintable()):  # RFC 9110, 5.5
-        raise LoginError(
-            "The token cannot be sent: it has line breaks in it, or characters beyond ASCII. "
-            "Strip whitespace from tokens read from files",
-            kind="The token cannot be sent.",
-        )
+    for name, value in (("token", info.authorization), *info.headers):
+        if value is not None and not (value.isascii() and value.isprintable()):  # RFC 9110, 5.5
+            raise LoginError(
+                f"The {name} cannot be sent: it has line breaks in it, or characters beyond ASCII. "
+                "Strip whitespace from tokens read from files",
+                kind=f"The {name} cannot be sent.",
+            )
 
 
 def build_transport(info: ConnectionInfo) -> Transport:

@@ -410,13 +410,19 @@ async def test_names_are_resolved_and_their_addresses_tried(tls: ssl.SSLContext)
 
 async def test_a_certificate_for_another_name_is_not_trusted(ca: Pair, tls: ssl.SSLContext) -> None:
     async with playing(echo, tls) as server:
-        for host, is_trusted in (("127.0.0.1", True), ("localhost", False)):
-            info = ConnectionInfo(f"https://{host}:{server.port}", ca_data=ca.cert)
+        for host, name, is_trusted in (
+            ("127.0.0.1", None, True),
+            ("localhost", "127.0.0.1", True),
+            ("127.0.0.1", "localhost", False),
+            ("localhost", None, False),
+        ):
+            url = f"https://{host}:{server.port}"
+            info = ConnectionInfo(url, ca_data=ca.cert, tls_server_name=name)
             async with server.connect(info) as client:
                 if is_trusted:
                     assert await client.request("GET", "/x") == {}
                     continue
-                with pytest.raises(APIConnectionError, match=r"localhost:.* is not trusted"):
+                with pytest.raises(APIConnectionError, match=r"is not trusted: .*'localhost'"):
                     await client.request("GET", "/x")
 
 
