@@ -191,13 +191,7 @@ class LoginError(APIError):
 
 
 class APIConnectionError(APIError):
-    """There was no usable response: a network or TLS error, a timeout, a closed connection.
-
-    Attributes:
-        is_sent: whether the API server can have got the request, and executed it.
-    """
-
-    is_sent = True
+    """There was no usable response: a network or TLS error, a timeout, a closed connection."""
 
 
 class APITimeoutError(APIError, TimeoutError):

@@ -114,9 +114,8 @@ class AsyncClient:
 
     Guarantees:
         - Network errors, 5xx, and 429 with ``Retry-After`` are retried after the pauses in
-          ``settings.networking``, unless a request can have been executed and repeating it would
-          do harm: a new object without a name, a JSON patch that adds or removes without a test of
-          the version, a deletion without ``uid`` and ``resource_version``. The error says so.
+          ``settings.networking``, unless the request can have been executed and repeating it would
+          do harm (docs/client.md, "Errors"). The error says so.
         - Of each sort of handlers (of changes and events; daemons and timers; reviews; others, such
           as probes), at most 16 requests are in flight; others wait.
         - Each attempt ends after 60 s at the latest, waiting not included.

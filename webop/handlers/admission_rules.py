@@ -132,23 +132,10 @@ def _can_be_null(name: str, text: str) -> bool:
     return bool(re.search(asked, text))
 
 
-def _choose_operations(options: dict[str, Any], text: str) -> frozenset[str]:
-    """Return the default: changes, or only updates if an expression needs the old object."""
-    if "oldObject" not in _find_names(text) or _can_be_null("oldObject", text):
-        return _CHANGES
-    if "request.operation" in text:
-        raise ValueError(
-            f"Rule {options['id']!r} reads oldObject, which is null in CREATE, and "
-            "request.operation: say with operations= which requests it checks, such as "
-            "operations=['UPDATE']."
-        )
-    return frozenset({"UPDATE"})
-
-
 def _check_names(options: dict[str, Any], texts: list[str]) -> None:
-    """Check that an expression without its texts and comments has the objects that it reads.
+    """Check that an expression (the first one, without its texts) has the objects that it reads.
 
-    Sets the default of the operations. The other expressions are conditions.
+    By default, it is for updates only if it needs the old object.
     """
     text = texts[0]
     names = set(_find_names(text))
@@ -164,9 +151,13 @@ def _check_names(options: dict[str, Any], texts: list[str]) -> None:
             "Policies take names as they are: write object.spec.namespace, or "
             "object.spec['a-b'], or object.spec[?'a-b'] if it can be missing."
         )
-    if "operations" not in options:
-        options["operations"] = _choose_operations(options, text)
-    operations = options["operations"]
+    needs_old = "oldObject" in names and not _can_be_null("oldObject", text)
+    if needs_old and "request.operation" in text and "operations" not in options:
+        raise ValueError(
+            f"Rule {options['id']!r} reads oldObject, which is null in CREATE, and "
+            "request.operation: say which requests it checks, such as operations=['UPDATE']."
+        )
+    operations = options.setdefault("operations", _CHANGES - ({"CREATE"} if needs_old else set()))
     if not operations:
         raise ValueError("operations= must not be empty.")
     for name, (operation, other) in _ABSENT.items():

@@ -170,9 +170,8 @@ async def test_a_request_that_was_not_sent_is_repeated() -> None:
     info = ConnectionInfo(server=f"http://127.0.0.1:{find_free_port()}")
     networking = Networking(error_backoffs=[0.01])
     async with Client(Vault({"test": info}), networking) as client:
-        with pytest.raises(APIConnectionError, match="Connection refused") as caught:
+        with pytest.raises(APIConnectionError, match="Connection refused"):
             await client.request("POST", MADE, body=UNNAMED)
-    assert not caught.value.is_sent
     assert client.counters.codes["POST", "<error>"] == 2
 
 

@@ -81,16 +81,14 @@ def build_connection_error(attempt: Attempt, exc: BaseException) -> APIConnectio
     reason = str(exc) or ("no response in time" if isinstance(exc, TimeoutError) else repr(exc))
     if isinstance(exc, orjson.JSONDecodeError):
         reason = f"the response is not JSON. Check that the server is an API server: {exc}"
-    error = APIConnectionError(f"Cannot {attempt}: {reason}")
-    error.is_sent = not isinstance(exc, NotSentError)
-    return error
+    return APIConnectionError(f"Cannot {attempt}: {reason}")
 
 
 def may_be_executed(exc: APIError) -> bool:
     """Return whether the API server can have executed a request that failed."""
     if isinstance(exc, APIServerError):  # 503 with Retry-After: too busy, or not ready
         return exc.status != 503 or exc.retry_after is None
-    return isinstance(exc, APIConnectionError) and exc.is_sent
+    return isinstance(exc, APIConnectionError) and not isinstance(exc.__cause__, NotSentError)
 
 
 def build_status_error(
