@@ -170,7 +170,7 @@ def test_a_pattern_of_keys_does_not_hide_the_type_of_the_values() -> None:
 def test_what_clients_lose_is_named_beside_the_schema() -> None:
     (present,), (wanted,) = build_crds([Pump]), build_crds([Pump])
     version = present["spec"]["versions"][0]
-    version["subresources"]["scale"] = {}
+    version["subresources"] = {"scale": {}}
     version["selectableFields"] = [{"jsonPath": ".spec.engine"}]
     spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
     later = wanted["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
@@ -180,7 +180,8 @@ def test_what_clients_lose_is_named_beside_the_schema() -> None:
     later["properties"]["map"] = {"type": "object", "properties": {}}
     assert compare(present, wanted) == [
         "v1: the subresource scale goes: clients that use it fail",
+        "v1: the subresource status comes: a status that is written with the object is ignored",
         "v1: .spec.engine can no longer be selected: clients that do so fail",
         "v1: spec.size: minimum becomes 0",
-        "v1: spec.map no longer keeps unknown fields: stored values are dropped",
+        "v1: spec.map[key] is removed: stored values are dropped",
     ]
