@@ -152,7 +152,8 @@ def build_commands(_: Iterable[str]) -> Iterator[str]:
 
 
 def _build_command(command: click.Command, parent: click.Context, level: str) -> Iterator[str]:
-    context = click.Context(command, info_name=command.name, parent=parent)
+    settings: Any = command.context_settings
+    context = click.Context(command, info_name=command.name, parent=parent, **settings)
     usage = " ".join([context.command_path, *filter(None, command.collect_usage_pieces(context))])
     yield from (f"{level} {context.command_path}", "", "```text", usage, "```", "")
     yield from _build_help(command.help or "")

@@ -133,9 +133,9 @@ def _can_be_null(name: str, text: str) -> bool:
 
 
 def _check_names(options: dict[str, Any], texts: list[str]) -> None:
-    """Check that an expression (the first one, without its texts) has the objects that it reads.
+    """Check that an expression without its texts and comments has the objects that it reads.
 
-    By default, it is for updates only if it needs the old object.
+    Its conditions follow. By default, it is for updates only if it needs the old object.
     """
     text = texts[0]
     names = set(_find_names(text))

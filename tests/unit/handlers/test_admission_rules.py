@@ -263,7 +263,7 @@ def test_a_rule_on_a_field_that_can_be_scaled_is_warned_of(cel: str, is_warned: 
     warnings = check_registry(registry)
     assert len(warnings) == is_warned
     assert all("'kubectl scale' and autoscalers change without a check" in one for one in warnings)
-    scale = {"cel": "object.spec.replicas < 9", "subresource": "scale"}
+    scale: dict[str, Any] = {"cel": "object.spec.replicas < 9", "subresource": "scale"}
     webop.rule(Shelf, id="b", message="no", registry=registry, **scale)
     assert check_registry(registry) == []
 
