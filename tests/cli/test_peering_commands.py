@@ -119,8 +119,8 @@ async def test_options_come_from_the_command_line_only(
     assert result.exit_code == 0, result.output
     record = (await shared.read())["somebody"]
     assert (record["priority"], record["lifetime"], record["message"]) == (666, 60, "why")
-    args = ("resume", "-n", f"{webop_namespace[:-1]}*", *options)
-    result = await asyncio.to_thread(invoke, *args, env=env)
+    end = ("resume", "-n", f"{webop_namespace[:-1]}*", *options)
+    result = await asyncio.to_thread(invoke, *end, env=env)
     assert result.exit_code == 0, result.output
     assert await shared.read() == {}
 

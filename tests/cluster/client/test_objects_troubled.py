@@ -105,7 +105,7 @@ async def test_a_json_patch_that_appends_is_not_applied_twice_when_a_response_is
     body["metadata"]["finalizers"] = ["example.com/a"]
     await own.create(body)
     add = {"op": "add", "path": "/metadata/finalizers/-", "value": "example.com/b"}
-    place = {"namespace": webop_namespace}
+    place: Any = {"namespace": webop_namespace}
     async with losing(info, "PATCH") as troubled:
         with pytest.raises(webop.APIConnectionError, match="unknown whether"):
             await troubled.patch("configmaps", "one", [add], **place)
@@ -122,7 +122,7 @@ async def test_a_json_patch_that_appends_is_not_applied_twice_when_a_response_is
 async def test_what_is_safe_to_repeat_is_repeated_when_a_response_is_lost(
     info: ConnectionInfo, client: Client, webop_namespace: str
 ) -> None:
-    place = {"namespace": webop_namespace}
+    place: Any = {"namespace": webop_namespace}
     async with losing(info, "POST") as troubled:
         with pytest.raises(webop.APIConflictError, match=r"An earlier attempt .* got no response"):
             await troubled.create(build_map("one", webop_namespace))
