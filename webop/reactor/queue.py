@@ -89,13 +89,14 @@ class WorkQueue:
         pool: the threads of sync handlers, if the kind has any: while many calls wait for a
             thread, no work starts.
         bodies: of the objects that wait.
-        forbidden: since when permissions to write are missing, by namespace and subresource.
+        forbidden: since when, and last when permissions to write were missing, by namespace and
+            subresource.
     """
 
     def __init__(self, name: str, shared: SharedSlots, *, limit: int | None = None) -> None:
         self.pool: Pool | None = None
         self.bodies = ParkedBodies()
-        self.forbidden: dict[tuple[str | None, str | None], float] = {}
+        self.forbidden: dict[tuple[str | None, str | None], tuple[float, float]] = {}
         self._name = name
         self._shared = shared
         self._limit = limit

@@ -161,7 +161,8 @@ class Reconciler:
         ctx, persistence = self.ctx, self.ctx.operator.settings.persistence
         if obj.has_daemons:
             return 0
-        if (raw := await read(ctx, obj)) is not None:
+        raw = await read(ctx, obj)
+        if raw is not None and obj.may_have_left:  # else it has come back meanwhile
             work, writer = obj.open_work(), open_writer(ctx, obj)
             work.cycle = None
             recorded, storage = Body(writer.add_records(raw)), persistence.progress_storage
@@ -171,7 +172,7 @@ class Reconciler:
                 progress.purge(owned, body=sent, patch=writer.records, storage=storage)
             if not await writer.write() and (delay := obj.backoff_left()):
                 return delay
-            if persistence.finalizer in Body(raw).meta.finalizers:
+            if obj.is_gone and persistence.finalizer in Body(raw).meta.finalizers:
                 await writer.set_finalizer(is_wanted=False)
             text = "%s has left the selectors of %s: webop forgets it."
             logger.debug(text, obj, ctx.resource, extra=ctx.refer_to(obj))
