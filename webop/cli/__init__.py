@@ -65,9 +65,9 @@ def _load(name: str) -> Any:
     },
     aliases=_ALIASES,
     load=_load,
-    context_settings={"auto_envvar_prefix": "WEBOP", "help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"]},
     epilog=_EPILOG,
 )
-@click.version_option(__version__, prog_name="webop", allow_from_autoenv=False)
+@click.version_option(__version__, prog_name="webop")
 def main() -> None:
     """Kubernetes operators in Python, admission webhooks first."""

@@ -30,7 +30,7 @@ _is_kind = re.compile(r"[A-Za-z]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?").fullmatch
 _is_name = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?").fullmatch
 
 
-_RESERVED: Final = frozenset(
+RESERVED: Final = frozenset(
     {"true", "false", "null", "in", "as", "break", "const", "continue", "else", "for", "function"}
     | {"if", "import", "let", "loop", "package", "namespace", "return", "var", "void", "while"}
 )
@@ -94,7 +94,7 @@ def _list_aliases(model: type[pydantic.BaseModel]) -> list[str]:
 
 def escape(name: str) -> str:
     """Return the name of a field in CEL, in which some words are reserved."""
-    if name in _RESERVED:
+    if name in RESERVED:
         return f"__{name}__"
     for text, escaped in (("__", "underscores"), (".", "dot"), ("-", "dash"), ("/", "slash")):
         name = name.replace(text, f"__{escaped}__")

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
-from webop.errors import APIConnectionError, APIStatusError
+from webop.client.http.transport import NotSentError
+from webop.errors import APIConnectionError, APIError, APIServerError, APIStatusError
 from webop.logs.sanitizing import escape
 
 if TYPE_CHECKING:
@@ -97,6 +98,13 @@ def build_connection_error(attempt: Attempt, exc: BaseException) -> APIConnectio
     if isinstance(exc, orjson.JSONDecodeError):
         reason = f"the response is not JSON. Check that the server is an API server: {exc}"
     return APIConnectionError(f"Cannot {attempt}: {reason}")
+
+
+def may_be_executed(exc: APIError) -> bool:
+    """Return whether the API server can have executed a request that failed."""
+    if isinstance(exc, APIServerError):  # 503 with Retry-After: too busy, or not ready
+        return exc.status != 503 or exc.retry_after is None
+    return isinstance(exc, APIConnectionError) and not isinstance(exc.__cause__, NotSentError)
 
 
 def build_status_error(
