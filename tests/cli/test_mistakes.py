@@ -150,7 +150,7 @@ def test_a_run_without_files_ends_with_code_2_and_says_what_to_write(
 @pytest.mark.parametrize(
     ("code", "reason"),
     [
-        ("", "Decorate a function there, for example with @webop.on.create('pods')."),
+        ("", "Decorate a function, such as with @webop.on.create('pods')."),
         (
             "import webop\nwebop.rule('pods', id='no', cel='false', message='no')\n",
             "Name the files with the handlers, too.",

@@ -107,9 +107,7 @@ def check_handlers(registry: OperatorRegistry, sources: Iterable[str]) -> None:
         raise click.ClickException(
             f"There are only rules in {places}, no handlers. Name the files with the handlers, too."
         )
-    advice = advise_about_kopf() or (
-        " Decorate a function there, for example with @webop.on.create('pods')."
-    )
+    advice = advise_about_kopf() or " Decorate a function, such as with @webop.on.create('pods')."
     raise click.ClickException(f"There are no handlers in {places}.{advice}")
 
 

@@ -383,11 +383,8 @@ def advise_creation(selector: Selector) -> str:
         file = getattr(sys.modules.get(model.__module__), "__file__", None)
         if one is None or file is None:
             continue
-        names = {"kind": one.kind, "singular": one.singular}
-        shortcuts = frozenset(one.short_names)
-        if selector.check(
-            Resource(one.group, one.version, one.plural, **names, shortcuts=shortcuts)
-        ):
+        names = one.group, one.version, one.plural, one.kind, one.singular
+        if selector.check(Resource(*names, frozenset(one.short_names))):
             return f" Create it: webop crd apply {shlex.quote(file)}"
     return ""
 

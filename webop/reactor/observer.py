@@ -141,9 +141,9 @@ class Observer:
 
     def list_absent(self) -> list[str]:
         """Return why kinds of handlers are not served: they are missing, or not unique."""
-        handlers = (
-            self._operator.registry.select_resource_handlers() if self.scanned.is_set() else ()
-        )
+        if not self.scanned.is_set():
+            return []
+        handlers = self._operator.registry.select_resource_handlers()
         needed = {each.selector for each in handlers if each.selector and not each.when_kind_exists}
         return sorted(filter(None, map(self._explain_absence, needed)))
 

@@ -282,9 +282,10 @@ def image(
     to find these. You must add other files, such as templates.
 
     \b
-        pip wheel --no-deps --wheel-dir wheels PATH/TO/WEBOP   # before its first release
+        pip wheel --no-deps --wheel-dir wheels PATH/TO/CLONE   # of webop, before its first release
         webop image handlers.py > Dockerfile
         docker build -t my-operator:0.1.0 .
+        kind load docker-image my-operator:0.1.0               # or: docker push
     """  # noqa: D301  \b keeps click from wrapping the lines
     root, sources, name = _locate(paths, modules, name)
     _load(paths, modules, controls)
