@@ -16,6 +16,7 @@ from webop.aio.backoff import Backoff, Once
 from webop.client.api import Client
 from webop.client.discovery import discover
 from webop.client.http.requests import Selection
+from webop.context.cluster_view import ClusterView
 from webop.context.operator_context import OperatorContext
 from webop.errors import APIError
 from webop.handlers.registry import ResourceHandlers
@@ -143,9 +144,12 @@ class Observer:
         """Return why kinds of handlers are not served: they are missing, or not unique."""
         if not self.scanned.is_set():
             return []
-        handlers = self._operator.registry.select_resource_handlers()
+        view, handlers = (
+            self._operator.cluster_view,
+            self._operator.registry.select_resource_handlers(),
+        )
         needed = {each.selector for each in handlers if each.selector and not each.when_kind_exists}
-        return sorted(filter(None, map(self._explain_absence, needed)))
+        return sorted(filter(None, (_explain_absence(selector, view) for selector in needed)))
 
     def list_troubles(self) -> list[str]:
         """Return the watches that do not work, and why; watches that are starting do not count."""
@@ -282,7 +286,7 @@ class Observer:
             if selector is None:
                 continue
             found = selector.select(resources)
-            problem = self._explain_absence(selector)
+            problem = _explain_absence(selector, self._operator.cluster_view)
             if problem and (candidates := selector.find_candidates(resources)):
                 found = [
                     resource
@@ -308,17 +312,6 @@ class Observer:
                 if not resource.verbs or {"list", "watch"} <= resource.verbs:
                     matched.setdefault(resource, []).append(selector)
         return matched
-
-    def _explain_absence(self, selector: Selector) -> str:
-        """Return why the cluster does not have the one kind of a selector; "" if it has it."""
-        view = self._operator.cluster_view
-        if not selector.is_specific or selector.select(view.resources):
-            return ""
-        if found := selector.find_candidates(view.resources):
-            names = ", ".join(sorted(resource.name for resource in found))
-            return f"{selector} is ambiguous: {names}. Write one of these in the decorator."
-        advice = advise_creation(selector) or selector.suggest(view.resources, view.served_groups)
-        return f"{selector} is not in the cluster yet. Waiting for its definition (CRD).{advice}"
 
     def _report(self, selector: Selector, text: str, level: int = logging.WARNING) -> None:
         if self._reports.is_new(selector, text):
@@ -434,3 +427,14 @@ class Observer:
         if selected != self._operator.cluster_view.namespaces:
             self._operator.cluster_view.serve(selected)
             self._changed.set()
+
+
+def _explain_absence(selector: Selector, view: ClusterView) -> str:
+    """Return why the cluster does not have the one kind of a selector; "" if it has it."""
+    if not selector.is_specific or selector.select(view.resources):
+        return ""
+    if found := selector.find_candidates(view.resources):
+        names = ", ".join(sorted(resource.name for resource in found))
+        return f"{selector} is ambiguous: {names}. Write one of these in the decorator."
+    advice = advise_creation(selector) or selector.suggest(view.resources, view.served_groups)
+    return f"{selector} is not in the cluster yet. Waiting for its definition (CRD).{advice}"
