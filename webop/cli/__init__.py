@@ -18,11 +18,15 @@ __all__ = ["CLIControls", "LogFormatParamType", "main"]
 
 _EPILOG = """\b
 To get started:
-    webop init shop                         create an operator
-    webop cluster start                     start a local API server
-    eval "$(webop cluster env)"             use it
-    webop run --all-namespaces handlers.py  run the operator
-    eval "$(webop completion bash)"         complete with the TAB key
+    webop init shop && cd shop                   create an operator
+    webop cluster start                          start an API server
+    eval "$(webop cluster env)"                  use it
+    webop crd apply -m shop.handlers             define its kind
+    webop run --all-namespaces -m shop.handlers  run it
+
+\b
+To complete with the TAB key:
+    eval "$(webop completion bash)"
 
 'webop COMMAND --help' shows the options of a command. For ASGI servers, the app is webop.app:app.
 """

@@ -71,6 +71,7 @@ class Reporter:
             "acting": metrics.is_acting(operator),
             "role": operator.describe_role(),
             "not_ready": operator.list_obstacles(),
+            "missing_kinds": operator.list_absent(),
             "lease": leadership and {"name": leadership[0], "is_held": leadership[1]},
             "certificate_expires": None if expiry is None else _format(expiry),
             "handlers": _limit(_list_handlers(operator, growth)),

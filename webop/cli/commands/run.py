@@ -18,6 +18,7 @@ from webop.cli.help_layout import SectionCommand, build_option
 from webop.cli.options import (
     DEV_PRIORITY,
     CLIControls,
+    check_handlers,
     choose_priority,
     choose_scope,
     logging_options,
@@ -26,7 +27,6 @@ from webop.cli.options import (
 )
 from webop.cli.reloading import Supervisor, accept_reload, wait_for_turn
 from webop.handlers.registry import get_default_registry
-from webop.kopf_alias import advise_about_kopf
 from webop.runtime.loading import load_handlers
 
 logger = logging.getLogger(__name__)
@@ -177,6 +177,7 @@ def run(
         from webop import embedding  # noqa: PLC0415 - keeps --help fast
         from webop.handlers.validation import check_registry  # noqa: PLC0415
         from webop.settings.groups import OperatorSettings  # noqa: PLC0415
+    check_handlers(registry, (*paths, *modules))
     for variable in sorted(name for name in os.environ if name.startswith("KOPF_RUN_")):
         renamed = f"WEBOP_{variable.removeprefix('KOPF_')}"
         logger.warning("Ignoring the environment variable %s; use %s.", variable, renamed)
@@ -186,10 +187,6 @@ def run(
             "No namespace is given: handling objects in all namespaces. Add -A to confirm that, or "
             "-n NAME."
         )
-    if not len(registry):
-        names = ", ".join([*paths, *modules]) or "the registry"
-        advice = advise_about_kopf() or f" No function in {names} has a decorator of webop."
-        logger.warning("There are no handlers.%s", advice)
     settings = controls.settings or OperatorSettings.from_environment()
     stop_flag = controls.stop_flag
     settings.leadership.lease_name = lease_name or settings.leadership.lease_name
