@@ -63,6 +63,27 @@ def test_sets_are_written_in_one_order() -> None:
     assert dump(PumpSpec(names=names))["names"] == sorted(names)
 
 
+@pytest.mark.parametrize(
+    ("content", "end"),
+    [
+        ({"size": "9"}, "valid integer, got '9'"),
+        ({"size": None}, "valid integer, got None"),
+        ({"size": "x" * 9_000_000}, f"valid integer, got '{'x' * 48}…"),
+        ({"size": [1]}, "valid integer"),
+        ({"size": 1, "db_password": 5}, "valid string"),
+        ({}, "Field required"),
+    ],
+)
+def test_a_misfit_names_the_value_but_no_secret(content: Any, end: str) -> None:
+    class Sized(pydantic.BaseModel):
+        size: int
+        db_password: str = ""
+
+    with pytest.raises(webop.MisfitError) as caught:
+        fit(Sized, content, "spec")
+    assert str(caught.value).endswith(end)
+
+
 @pytest.mark.parametrize("failure", [KeyError("k"), AttributeError("a"), ZeroDivisionError("z")])
 def test_a_validator_that_fails_in_any_way_is_a_misfit(failure: Exception) -> None:
     def check(value: int) -> int:
