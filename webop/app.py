@@ -39,7 +39,7 @@ from webop.monitoring.status_page import HEADERS, Page
 from webop.reactor.namespace_patterns import NamespacePattern
 from webop.reactor.observer import Scope as NamespaceScope
 from webop.runtime import workers
-from webop.runtime.loading import load_sources, to_list
+from webop.runtime.loading import guess_name, load_sources, to_list
 from webop.runtime.operator import Operator, OperatorOptions
 from webop.runtime.signals import end_tasks, retiring_at_signals
 from webop.servers.http.endpoint import ReviewEndpoint
@@ -375,10 +375,13 @@ def build_options(
     """
     if _is_on(environment, "WEBOP_ALIASED"):
         alias_kopf()
-    load_sources(to_list(options.get("modules", _split(environment.get("WEBOP_MODULES", ""), ","))))
+    sources = to_list(options.get("modules", _split(environment.get("WEBOP_MODULES", ""), ",")))
+    load_sources(sources)
+    settings = options.get("settings") or OperatorSettings.from_environment(environment)
+    settings.operator.set_default(guess_name(sources))
     return OperatorOptions(
         registry=options.get("registry"),
-        settings=options.get("settings") or OperatorSettings.from_environment(environment),
+        settings=settings,
         memo=options.get("memo"),
         lifecycle=options.get("lifecycle"),
         vault=options.get("vault"),

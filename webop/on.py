@@ -411,25 +411,26 @@ def reconcile(*resource: ResourcePart, **options: Unpack[ReconcileOptions]) -> C
     watches = {_select_kind(kind): fn for kind, fn in parsed.pop("watches", {}).items()}
     owns = tuple(map(_select_kind, parsed.pop("owns", ())))
     reads = tuple(map(_select_kind, parsed.pop("reads", ())))
+    former = tuple(map(_select_kind, parsed.pop("formerly_owns", ())))
     if others := [str(one) for one in reads if one not in owns]:
         raise TypeError(f"reads= has {others[0]}, which is not in owns=.")
-    for one in (*owns, *watches):
+    if others := [str(one) for one in former if one in owns]:
+        raise TypeError(f"formerly_owns= has {others[0]}, which is in owns=.")
+    for one in (*owns, *former, *watches):
         if not one.is_specific:
-            raise TypeError(f"owns= and watches= take single kinds, got {one}.")
+            raise TypeError(f"owns=, formerly_owns= and watches= take single kinds, got {one}.")
 
     def decorator(fn: F) -> F:
         check_signature(fn, ReconcileHandler)
         full_id = build_id(fn, id=name)
         typed: dict[str, Any] = {"model": model, "arguments": parse_arguments(fn, model)}
-        mine = ReconcileHandler(
-            id=full_id, fn=fn, selector=selector, owns=owns, reads=reads, **typed, **parsed
-        )
+        kinds: dict[str, Any] = {"owns": owns, "reads": reads, "formerly_owns": former}
+        mine = ReconcileHandler(id=full_id, fn=fn, selector=selector, **kinds, **typed, **parsed)
         _append(mine, registry)
-        for kind in owns:
+        for kind in (*owns, *former):
             key = f"{full_id}/{kind}"
-            is_cut = kind not in reads
-            child = ChildHandler(id=key, fn=fn, selector=kind, parent=full_id, metadata_only=is_cut)
-            _append(child, registry)
+            rest: dict[str, Any] = {"metadata_only": kind not in reads, "is_former": kind in former}
+            _append(ChildHandler(id=key, fn=fn, selector=kind, parent=full_id, **rest), registry)
         for kind, mapping in watches.items():
             check_signature(mapping, MappingHandler)
             key = f"{full_id}/{kind}"

@@ -28,7 +28,7 @@ class SecretTakenError(Exception):
 def connect(settings: webop.OperatorSettings, memo: webop.Memo, **_: Any) -> None:
     """Declare the rights of the handlers, and put the databases into the memo of each object."""
     settings.networking.rights = ["secrets:get,create,patch"]
-    settings.networking.field_manager = "database-per-tenant"
+    settings.operator.name = "database-per-tenant"
     memo.databases = Databases(SERVER)
 
 

@@ -3,8 +3,9 @@
 Flow of events: watch → :class:`webop.reactor.controller.Controller` → :meth:`ChildStore.note` → the
 parent is called again.
 
-A child has the uid of its parent and the id of its reconciler in labels, by which it is found. An
-annotation has a digest of where it is and of what was applied: a copy of a child is none.
+A child has the name of its operator, the uid of its parent and the id of its reconciler in labels,
+by which it is found. An annotation has a digest of where it is and of what was applied: a copy of a
+child is none.
 Nothing is compared value by value: server-side apply does that. A write is left out only if the
 same was applied before, and if all applied fields still belong to the reconciler: API servers note
 the owners of fields in ``metadata.managedFields``; a change or a removal by somebody else takes a
@@ -37,6 +38,7 @@ Json = dict[str, Any]
 _PREFIX: Final = "webop.dev"
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _LABEL_LIMIT: Final = 63
+_REMEMBERED: Final = 10_000  # places
 _HASTE: Final = 1.0  # seconds
 
 
@@ -53,17 +55,19 @@ class Place(NamedTuple):
 
 
 class Names(NamedTuple):
-    """The names of the labels and of the annotation of children."""
+    """The names of the labels and of the annotation of children, and that of their operator."""
 
     owner: str
     reconciler: str
+    operator: str
     digest: str
+    own: str
 
     @classmethod
     @functools.cache
-    def build(cls, prefix: str | None) -> Names:
-        """Return the names, with the prefix of an operator that has its own."""
-        return cls(*(f"{prefix or _PREFIX}/{name}" for name in cls._fields))
+    def build(cls, prefix: str | None, own: str) -> Names:
+        """Return the names, with the prefix of an operator that has one."""
+        return cls._make([*(f"{prefix or _PREFIX}/{name}" for name in cls._fields[:-1]), own])
 
 
 @functools.cache
@@ -108,6 +112,8 @@ class Child:
         version: its resource version.
         digest: of what was applied last.
         is_deleting: whether it is being deleted.
+        is_former: whether it does not name its operator, as before these had names: it can be that
+            of another one.
         fields: a digest of the fields that belong to the reconciler; None if only the response to
             the last apply has shown the child.
         applied_fields: the same right after the last apply; None if that was before the start.
@@ -122,6 +128,7 @@ class Child:
     version: str
     digest: str
     is_deleting: bool
+    is_former: bool
     fields: str | None = None
     applied_fields: str | None = None
     unchecked: bytes | None = None
@@ -142,6 +149,17 @@ class Child:
             if covers(orjson.loads(self.unchecked), rest):
                 self.applied_fields, self.unchecked = self.fields, None
         return self.fields == self.applied_fields
+
+
+class Left(NamedTuple):
+    """How the operator has left a child: with a digest, or pruned, if that is empty.
+
+    ``undone`` is how often in a row it had found the child otherwise before that.
+    """
+
+    uid: str
+    digest: str
+    undone: int
 
 
 class Parent(Protocol):
@@ -170,6 +188,9 @@ class ChildStore:
     # The newest version that was shown of each child that is being applied; "" for none.
     _applying: dict[Place, str] = field(default_factory=dict)
     _locks: WeakValueDictionary[Place, asyncio.Lock] = field(default_factory=WeakValueDictionary)
+    _left: dict[Place, Left] = field(default_factory=dict)
+    # The labels of the reconcilers that share their children with those of another operator.
+    rivalled: set[str] = field(default_factory=set)
 
     def register(self, parent: Parent, handler: ReconcileHandler) -> None:
         """Call a reconciler of this object when a child of it changes."""
@@ -310,6 +331,34 @@ class ChildStore:
         else:
             self._put(place, child)
 
+    def count_undone(self, place: Place) -> int:
+        """Return how often in a row a child was not as the operator has left it.
+
+        Only an operator of this name changes a digest, or restores a child that was pruned.
+        """
+        child, left = self._children.get(place), self._left.get(place)
+        if child is None or left is None:
+            return 0
+        is_undone = child.digest != left.digest if left.digest else child.uid != left.uid
+        return left.undone + 1 if is_undone else 0
+
+    def note_left(self, place: Place, left: Left) -> None:
+        """Remember how a child was left, of the newest places."""
+        self._left.pop(place, None)
+        self._left[place] = left
+        if len(self._left) > _REMEMBERED:
+            del self._left[next(iter(self._left))]
+
+    def count(self, kind: str, namespace: str | None, reconcilers: Collection[str]) -> int:
+        """Return how many children of a kind these reconcilers have in a namespace, or in all."""
+        labels = {*map(build_label, reconcilers)}
+        found = [child for _, child in self._list_in(kind, namespace) if not child.is_former]
+        return sum(child.reconciler in labels for child in found)
+
+    def forget_left(self) -> None:
+        """Forget how children were left: in a pause, another replica can change them."""
+        self._left.clear()
+
     def _note_shown(self, place: Place, version: str) -> None:
         known = self._applying.get(place)
         if known is not None and not _is_older(version, known):
@@ -359,7 +408,8 @@ def read_child(place: Place, raw: Json, names: Names, *, is_read: bool) -> Child
     labels = meta.get("labels") or {}
     owner, reconciler = labels.get(names.owner), labels.get(names.reconciler)
     digest = read_digest(raw, names)
-    if not (owner and reconciler and digest.startswith(build_seal(place, owner))):
+    is_own = (operator := labels.get(names.operator)) in (None, names.own)
+    if not (owner and reconciler and is_own and digest.startswith(build_seal(place, owner))):
         return None
     references = meta.get("ownerReferences") or ()
     controller = next((one["uid"] for one in references if one.get("controller")), None)
@@ -371,6 +421,7 @@ def read_child(place: Place, raw: Json, names: Names, *, is_read: bool) -> Child
         version=meta.get("resourceVersion") or "",
         digest=digest,
         is_deleting=meta.get("deletionTimestamp") is not None,
+        is_former=operator is None,
         raw=raw if is_read else None,
     )
     if not meta.get("managedFields"):  # some servers do not note them: each version is another
@@ -389,7 +440,8 @@ def read_child(place: Place, raw: Json, names: Names, *, is_read: bool) -> Child
 
 
 def _get_essence(child: Child) -> tuple[Any, ...]:
-    return child.fields, child.digest, child.is_deleting, child.owner, child.reconciler
+    identity = child.owner, child.reconciler, child.is_former
+    return child.fields, child.digest, child.is_deleting, *identity
 
 
 def _is_in(place: Place, kind: str, namespace: str | None) -> bool:

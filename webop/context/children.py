@@ -19,6 +19,7 @@ from webop.client.current_client import current_client
 from webop.client.objects import blocking
 from webop.context.child_store import (
     Child,
+    Left,
     Names,
     Place,
     build_digest,
@@ -29,7 +30,7 @@ from webop.context.child_store import (
     read_child,
     read_digest,
 )
-from webop.context.field_owners import take_over
+from webop.context.field_owners import is_applied, take_over
 from webop.errors import (
     APIConflictError,
     APINotFoundError,
@@ -62,6 +63,12 @@ _OF_SERVERS: Final = frozenset({
 })  # fmt: skip
 _MANAGER_LIMIT: Final = 128
 _NAMED: Final = 5  # fields in one line of the log
+_CHANCES: Final = 2  # how often a child can be undone until it must be another operator
+_RIVAL: Final = (
+    "Another operator has the name %r, too: twice, it has undone what this one did to %s (field "
+    "managers: %s). The reconciler %s of this operator prunes nothing more. Give one of the two "
+    "another settings.operator.name, and start this one again."
+)
 _ABSENCE_DELAY: Final = 10.0  # seconds; until a kind, or the end of a child, is looked for again
 
 
@@ -150,7 +157,8 @@ class Children:
             adopt: whether an object of this name that is nobody's child becomes one.
 
         Raises:
-            ChildConflictError: an object of this name exists, and is no child of this object.
+            ChildConflictError: an object of this name exists, and is no child of this object, or
+                that of another reconciler or operator.
             ConfigurationError: webop would not see the child: its kind is not in ``owns=``, its
                 namespace is not served, or a selector of the watch hides it.
             TemporaryError: the cluster does not have its kind yet.
@@ -183,10 +191,11 @@ class Children:
         async with store.applying(place):
             known, former = store.find(place), None
             is_mine = known is not None and (known.owner, known.reconciler) == (self._uid, label)
-            mine = known if is_mine else None
+            mine = known if is_mine and known and not known.is_former else None
             if mine is not None and mine.has(digest, content):
                 return False
             is_changed = mine is not None and mine.digest == digest  # by others
+            undone = await self._count_undone(place)
             if mine is None or is_changed:
                 former = await self._claim(resource, place, label, adopt=adopt)
             if former is not None:  # refused if another one has taken its place
@@ -198,8 +207,9 @@ class Children:
             is_forced = mine is not None or former is not None
             found, causes = await self._write(content, label, is_forced=is_forced)
             version = found["metadata"].get("resourceVersion") or ""
-            if causes or (is_changed and mine and mine.version != version):
+            if causes or undone or (is_changed and mine and mine.version != version):
                 self._report_taken_back(place, causes)
+            store.note_left(place, Left(found["metadata"]["uid"], digest, undone))
             store.note_applied(place, found, self._names, is_read=self._is_read(resource))
         return True
 
@@ -229,7 +239,7 @@ class Children:
     def _mark(self, content: Json, place: Place, label: str) -> str:
         """Add the labels, the owner and the annotation of a child; return the annotation."""
         names, meta = self._names, content["metadata"]
-        own = {names.owner: self._uid, names.reconciler: label}
+        own = {names.owner: self._uid, names.reconciler: label, names.operator: names.own}
         meta["labels"] = {**(meta.get("labels") or {}), **own}
         if self._namespace in (None, place.namespace):
             others = [one for one in meta.get("ownerReferences") or () if one["uid"] != self._uid]
@@ -252,6 +262,12 @@ class Children:
         requirements = parse_label_selector(selectors.get("labelSelector", ""))
         if not any(selector.check(resource) for selector in handler.owns):
             problem = "Its kind is not in owns= of the reconciler: add it."
+            for one in (
+                kind for each in handler.owns for kind in each.select(self._view.resources)
+            ):
+                if one.plural_name == place.kind:
+                    name = f"{resource.plural}.{resource.version}.{resource.group}".rstrip(".")
+                    problem = f"owns= has its kind in {one.version}: apply that, or own {name!r}."
         elif not reaches(self._namespace, handler, place):
             problem = "It is not in the namespace of its parent: say across_namespaces=True."
         elif place.namespace and served is not None and place.namespace not in served:
@@ -284,11 +300,14 @@ class Children:
         meta = found["metadata"]
         owners = {one.get("uid") for one in meta.get("ownerReferences") or ()}
         labels = meta.get("labels") or {}
-        owner, reconciler = labels.get(self._names.owner), labels.get(self._names.reconciler)
+        owner, reconciler, operator = map(labels.get, self._names[:3])
         digest = read_digest(found, self._names)
         if owner and owner != self._uid and not digest.startswith(build_seal(place, owner)):
             owner = None  # no reconciler has applied it
-        if owner == self._uid:  # the reconciler can have had another id; "" would ask for any
+        is_others = bool(owner) and operator not in (None, self._names.own)
+        if is_others:
+            is_ours = False
+        elif owner == self._uid:  # the reconciler can have had another id; "" would ask for any
             is_ours = reconciler == label or not self._store.has_parent(owner, reconciler or "?")
         elif owner:  # its parent can be gone
             is_ours = not (owners - {self._uid} or self._store.has_parent(owner))
@@ -296,7 +315,16 @@ class Children:
             is_ours = self._uid in owners
         if not (is_ours or (adopt and not owner)):
             whose, advice = "nobody's child", "Delete it, or pass adopt=True."
-            if owner:
+            if is_others:
+                whose = f"the child of another operator, {operator!r}"
+                advice = (
+                    f"Choose another name for it. If this operator ({self._names.own!r}) continues "
+                    f"the work of that one, set settings.operator.name = {operator!r}."
+                )
+            elif owner == self._uid:
+                whose = f"the child of another reconciler of this object, {reconciler!r}"
+                advice = "Apply it in one of them, or under two names."
+            elif owner:
                 whose = f"the child of another object (uid {owner})"
                 advice = (
                     "If that object is gone, the garbage collector deletes the child soon; "
@@ -306,19 +334,17 @@ class Children:
         return found if is_ours else None
 
     def _name_manager(self, label: str) -> str:
-        end, own = name_manager(label, self._uid), self._field_manager
+        end, own = name_manager(label, self._uid), self._operator.settings.field_manager
         return f"{own[: _MANAGER_LIMIT - len(end)]}{end}"
-
-    @property
-    def _field_manager(self) -> str:
-        return self._operator.settings.networking.field_manager
 
     async def _take_over(
         self, resource: Resource, found: Json, label: str, content: Json | None
     ) -> None:
         """Let the next apply remove what others have left in a child."""
         manager, meta = self._name_manager(label), found["metadata"]
-        entries = take_over(found, manager, self._field_manager, content)
+        labels = meta.get("labels") or {}
+        names = labels.get(self._names.reconciler, label), labels.get(self._names.owner, self._uid)
+        entries = take_over(found, manager, name_manager(*names), content)
         if entries is not None:
             test = {"path": "/metadata/resourceVersion", "value": meta["resourceVersion"]}
             change = {"path": "/metadata/managedFields", "value": entries}
@@ -355,16 +381,40 @@ class Children:
         """Delete the children that were not applied in this call; return their names.
 
         Call it at the end, when all children have been applied. After an apply that has failed in
-        this call, it does nothing. Children of other objects and reconcilers are never deleted, nor
-        those that another object controls.
+        this call, it does nothing. Children of other objects, reconcilers and operators are never
+        deleted, nor those that another object controls.
         """
         if self._has_failed:
             text = "Nothing is pruned: an apply has failed in this call."
             self._logger.warning(text, extra={"k8s_reason": "NotPruned"})
             return []
+        unwanted = {
+            place: child
+            for place, child in self._list_own()
+            if place not in self._applied and not child.is_deleting
+        }
+        for place in unwanted:
+            await self._count_undone(place)
+        rivalled = self._store.rivalled
         return await self._delete(
-            place for place, _ in self._list_own() if place not in self._applied
+            place for place, child in unwanted.items() if child.reconciler not in rivalled
         )
+
+    async def _count_undone(self, place: Place) -> int:
+        """Return how often in a row a child was undone; the second time, stop pruning."""
+        undone, child = self._store.count_undone(place), self._store.find(place)
+        kind, rivalled = self._view.find_plural(place.kind), self._store.rivalled
+        if undone < _CHANCES or not (child and kind) or child.reconciler in rivalled:
+            return undone
+        found = await self._read(kind, place)
+        entries = found["metadata"].get("managedFields") or () if found else ()
+        managers = join_names([one["manager"] for one in entries if is_applied(one)], _NAMED)
+        if child.reconciler not in rivalled:
+            rivalled.add(child.reconciler)
+            extra = {"k8s_reason": "NotPruned"}
+            told = self._names.own, place, managers, child.reconciler
+            self._logger.error(_RIVAL, *told, extra=extra)
+        return undone
 
     async def delete_all(self, *, wait: float | None = None) -> builtins.list[str]:
         """Delete all children, in the reverse order of ``owns=``; return their names.
@@ -381,7 +431,7 @@ class Children:
         """
         deleted: builtins.list[str] = []
         for handler in self._handlers:
-            for selector in reversed(handler.owns):
+            for selector in reversed((*handler.formerly_owns, *handler.owns)):
                 places = [place for place, _ in self._list_own(selector)]
                 deleted += await self._delete(places)
                 if wait is not None:
@@ -408,7 +458,7 @@ class Children:
 
     async def list(self, kind: str | type[pydantic.BaseModel]) -> builtins.list[Json]:
         """Return all children of a kind, as :meth:`get` does, in the order of their names."""
-        places = sorted(place for place, _ in self._list_own(select_kind(kind)))
+        places = sorted(place for place, _ in self._list_known(select_kind(kind)))
         found = [await self.get(kind, one.name, namespace=one.namespace) for one in places]
         return [one for one in found if one is not None]
 
@@ -428,6 +478,10 @@ class Children:
         return bool(found) and all(_meets(one, condition) for one in found)
 
     def _list_own(self, selector: Selector | None = None) -> Iterator[tuple[Place, Child]]:
+        """Yield the children that can be deleted, of a kind or of all."""
+        return (each for each in self._list_known(selector) if not each[1].is_former)
+
+    def _list_known(self, selector: Selector | None) -> Iterator[tuple[Place, Child]]:
         """Yield the children of these reconcilers for this object, of a kind or of all."""
         handlers = {build_label(handler.id): handler for handler in self._handlers}
         kinds = None
@@ -458,6 +512,7 @@ class Children:
             except APIConflictError:  # it was replaced: that one is not ours
                 continue
             child.is_deleting = True
+            self._store.note_left(place, Left(child.uid, "", self._store.count_undone(place)))
             extra = {"k8s_reason": "ChildDeleted"}
             self._logger.info("Deleted the child %s.", place, extra=extra)
             deleted.append(place.name)

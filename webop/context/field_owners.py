@@ -7,18 +7,14 @@ field away from the manager that has applied it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any
 
 import orjson
 
 from webop.objects.fields import clone
 
 Json = dict[str, Any]
-
-_SHORT: Final = 60  # characters of long names, which are cut
-_OF_PARENT: Final = re.compile(r"\.[0-9a-f]{8}")
 
 
 def covers(fields: Any, content: Any) -> bool:
@@ -45,12 +41,12 @@ def is_applied(entry: Mapping[str, Any]) -> bool:
     return entry.get("operation") == "Apply" and not entry.get("subresource")
 
 
-def take_over(found: Json, manager: str, own: str, content: Json | None) -> list[Json] | None:
+def take_over(found: Json, manager: str, former: str, content: Json | None) -> list[Json] | None:
     """Return the owners of fields after a manager has taken over what must go; None if nothing.
 
     An apply removes what its manager owns and leaves out. So it can remove:
 
-    - what a reconciler has applied for a former parent;
+    - what a reconciler has applied for a former parent, or under a former name;
     - items of lists that others have renamed, such as a container or a port: else they stay beside
       the applied ones. In a list that has lost an applied item, all items of others are taken, but
       not those of others that apply the object, too.
@@ -58,7 +54,7 @@ def take_over(found: Json, manager: str, own: str, content: Json | None) -> list
     Args:
         found: the child.
         manager: the field manager.
-        own: what the names of all field managers of the operator begin with.
+        former: the end of the name of the manager that has applied the child, by its labels.
         content: what the manager has applied last, if it will apply the same again.
     """
     before = found["metadata"].get("managedFields") or []
@@ -66,8 +62,7 @@ def take_over(found: Json, manager: str, own: str, content: Json | None) -> list
     applied = {str(one.get("manager")): one for one in entries if is_applied(one)}
     mine = applied.get(manager)
     for name, entry in applied.items():
-        is_former = name.startswith(f"{own}."[:_SHORT]) and _OF_PARENT.fullmatch(name[-9:])
-        if mine is None and is_former:
+        if mine is None and name.endswith(former):
             mine = entry
             entry["manager"] = manager
     if mine is None:

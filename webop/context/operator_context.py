@@ -40,4 +40,4 @@ class OperatorContext:
     @property
     def child_names(self) -> Names:
         """The labels and the annotation of the children of reconcilers."""
-        return Names.build(self.settings.persistence.prefix)
+        return Names.build(self.settings.persistence.prefix, self.settings.operator.name)

@@ -254,7 +254,8 @@ class ReconcileHandler(ResourceHandler):
     """``@webop.reconcile``: called with the newest state of an object, for whatever has changed.
 
     ``fields`` are those whose changes count, by default all but the metadata and the status.
-    ``owns`` are the kinds of its children, ``reads`` those of them whose bodies it reads.
+    ``owns`` are the kinds of its children, ``reads`` those of them whose bodies it reads;
+    ``formerly_owns`` are the kinds of children that it only deletes.
     ``min_interval`` are the seconds between the beginnings of two calls for an object;
     ``across_namespaces`` is whether children can be in another namespace than the object.
     """
@@ -265,6 +266,7 @@ class ReconcileHandler(ResourceHandler):
     fields: tuple[FieldPath, ...] = ()
     owns: tuple[Selector, ...] = ()
     reads: tuple[Selector, ...] = ()
+    formerly_owns: tuple[Selector, ...] = ()
     min_interval: float = 0.0
     across_namespaces: bool = False
 
@@ -273,12 +275,13 @@ class ReconcileHandler(ResourceHandler):
 class ChildHandler(ResourceHandler):
     """A kind in ``owns=`` of a reconciler: its objects are watched, but the function is not called.
 
-    ``parent`` is the id of the reconciler.
+    ``parent`` is the id of the reconciler; ``is_former`` is whether it is in ``formerly_owns=``.
     """
 
     title = "Children of"
 
     parent: str
+    is_former: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

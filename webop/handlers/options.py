@@ -237,6 +237,8 @@ class ReconcileOptions(CommonOptions, MetaOptions, KindOptions, SelectorNames, t
     models"""
     reads: Kinds | None
     """Those of ``owns`` whose whole objects are watched, for ``children.get()`` and the like"""
+    formerly_owns: Kinds | None
+    """Kinds that were in ``owns`` before: ``prune()`` and ``delete_all()`` delete what is left"""
     watches: Mapping[str, Callable[..., Any]] | None
     """Functions by other kinds. Each gets the arguments of an event handler, and returns the names
     of the objects to reconcile; ``(namespace, name)`` for another namespace"""

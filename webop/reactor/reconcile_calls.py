@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from webop.reactor.store import WatchedObject
 
 
-_RIVALRY = 1.0  # seconds
+_RIVALRY = 1.0, 60.0  # seconds; the first rest, and the longest
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class ReconcileState:
         began: when the last call began.
         failures: the number of failed calls since the last success.
         rest: seconds until the next call after it has taken back what others have changed: they
-            could be another operator, which does the same.
+            could be another operator, which does the same. It grows until that ends.
     """
 
     because: set[str] = field(default_factory=set)
@@ -105,7 +105,7 @@ def find_due(
             ctx.operator.children.register(obj, handler)
         elif known.seen != said:  # it is tried at once, whatever has failed before
             known.because.add("changed")
-            known.seen, known.due, known.failures = said, None, 0
+            known.seen, known.due, known.failures, known.rest = said, None, 0, 0.0
         if known.get_moment(handler) is not None:
             found.append(handler)
     return found
@@ -170,7 +170,8 @@ async def _call(
     if isinstance(asked := outcome.result, Again):
         log.debug("%s waits: %s Again in %s s.", handler, asked.reason, format_pause(asked.after))
         known.due = loop.time() + asked.after
-    known.rest = _RIVALRY if children.has_taken_back else 0.0
+    first, longest = _RIVALRY
+    known.rest = min(2 * known.rest or first, longest) if children.has_taken_back else 0.0
     if outcome.exception is None or outcome.final:  # then it waits for the next reason
         known.failures = 0
     else:

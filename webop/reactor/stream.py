@@ -153,6 +153,7 @@ class Stream:
     def _switch(self, reason: DaemonStoppingReason | None) -> None:
         """Pause for a reason; resume if it is None. A watch can be behind what others have done."""
         self._has_searched = False  # another one can have been active, and have crashed
+        self.ctx.operator.children.forget_left()
         self.controller.set_paused(reason)
         self._restart()
 
@@ -184,9 +185,19 @@ class Stream:
                     if ctx.handlers.children:
                         kind, uids = ctx.resource.plural_name, self.controller.uids
                         ctx.operator.children.note_list(kind, self.namespace, uids, version)
+                        self._report_former(kind)
                     if not self._has_searched and ctx.operator.pausing.is_active:
                         self._has_searched = True
                         self._group.create_task(self._add_left(), name=f"search for {self}")
+
+    def _report_former(self, kind: str) -> None:
+        """Log how many children are left of a kind that was in ``owns=`` before."""
+        former = [one.parent for one in self.ctx.handlers.children if one.is_former]
+        if former:
+            left = self.ctx.operator.children.count(kind, self.namespace, former)
+            advice = "The next prune() deletes them." if left else "Remove it from formerly_owns=."
+            text = "%d children of the former kind %s are left (reconciler: %s). %s"
+            logger.info(text, left, self, join_names(former), advice)
 
     async def _add_left(self) -> None:
         """Add the objects that left the selectors while no operator ran."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import difflib
 import importlib
+import os
+import re
 import sys
 import traceback
 from collections.abc import Iterable, Iterator
@@ -30,6 +32,8 @@ _PACKAGES = {Path(__file__).parents[1], Path(pydantic.__file__).parent}
 """Errors in them are about a line that calls them."""
 
 _IMPORTING = {__file__, importlib.__file__}
+_COMMON = {"__init__", "app", "handlers", "main", "operator"}
+"""Names of files that many operators have."""
 
 
 def load_handlers(
@@ -54,10 +58,29 @@ def load_handlers(
 def load_sources(sources: Iterable[str]) -> None:
     """Import sources: files if they look like ``handlers.py``, else modules."""
     for source in sources:
-        if source.endswith(".py") or "/" in source:
+        if _is_file(source):
             load_file(Path(source))
         else:
             load_module(source)
+
+
+def guess_name(sources: Iterable[str]) -> str:
+    """Return the default name of an operator: of its package, its file, or the folder of its files.
+
+    Nothing else is known before the import, and the name must survive an update.
+    """
+    places = {
+        Path(one).resolve().with_suffix("") if _is_file(one) else Path.cwd() / one.split(".")[0]
+        for one in sources
+    }
+    place = Path(os.path.commonpath(places) if places else "webop")
+    place = place.parent if place.name in _COMMON else place
+    name = re.sub(r"[^a-z0-9]+", "-", place.name.lower()).lstrip("-0123456789")
+    return name[:63].rstrip("-") or "operator"
+
+
+def _is_file(source: str) -> bool:
+    return source.endswith(".py") or "/" in source
 
 
 def to_list(values: Any) -> list[Any]:

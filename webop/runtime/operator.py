@@ -108,7 +108,7 @@ class Operator:
             poster=Poster(settings),
             client=AsyncClient(
                 self.client,
-                get_manager=lambda: settings.networking.field_manager,
+                get_manager=lambda: settings.field_manager,
                 on_use=lambda: self.login.wanted.set(),  # noqa: PLW0108 - created below
             ),
             indices=Indexes(registry.select_indexers()),

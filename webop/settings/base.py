@@ -15,7 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidat
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from webop.logs.sanitizing import describe_line
-from webop.objects.names import SUBDOMAIN
+from webop.objects.names import LABEL, SUBDOMAIN
 from webop.objects.rights import parse_right
 
 
@@ -66,6 +66,13 @@ def _check_subdomain(value: Any) -> Any:
     return value
 
 
+def _check_label(value: Any) -> Any:
+    """Refuse strings that not all objects can have as their name (RFC 1035, label)."""
+    if isinstance(value, str) and not LABEL.fullmatch(value):
+        raise ValueError("it must be at most 63 lowercase letters, digits and '-': shop-operator")
+    return value
+
+
 def _check_rights(value: Any) -> Any:
     """Refuse values that are not rights: a list, or one string separated by spaces."""
     texts = value.split() if isinstance(value, str) else value or ()
@@ -82,6 +89,7 @@ Delays = Annotated[float | Iterable[float], PlainValidator(check_delays)]
 Level = Annotated[int, BeforeValidator(_parse_level)]
 Server = Annotated[Any, PlainValidator(_check_server)]
 Subdomain = Annotated[str | None, BeforeValidator(_check_subdomain)]
+Label = Annotated[str, BeforeValidator(_check_label)]
 Rights = Annotated[Sequence[str], PlainValidator(_check_rights)]
 
 

@@ -30,6 +30,7 @@ from webop.objects.storage.progress import (
 from webop.servers.limits import DefaultLimits
 from webop.settings.base import (
     Delays,
+    Label,
     Level,
     Positive,
     Rights,
@@ -51,6 +52,19 @@ _OF_PREFIX = frozenset({"finalizer", "progress_storage", "diffbase_storage"})
 _HANDLERS = Threads("handlers", "handlers", "execution")
 _DAEMONS = Threads("daemons", "daemons", "background", 1000)
 _ADMISSION = Threads("admission", "admission handlers", "admission", 1000)
+
+
+class IdentitySettings(Section):
+    """Which operator this is: what must differ between operators is made of its name."""
+
+    name: Label = "webop"
+    """The name of the operator, in the labels of its children; no other operator of the cluster may
+    have it. By default, the name of the package, the file or its folder; in code, ``webop``."""
+
+    def set_default(self, name: str) -> None:
+        """Set the name, unless it is set already."""
+        if "name" not in self.model_fields_set:
+            self.name = name
 
 
 class ProcessSettings(Section):
@@ -313,8 +327,9 @@ class NetworkingSettings(Section):
     above, and ``Retry-After`` extends it to a minute at most."""
     trust_env: bool = False
     """Whether the client uses the proxies in environment variables."""
-    field_manager: str = Field(default="webop", min_length=1, max_length=128)
-    """The field manager of changes that handlers make with the client."""
+    field_manager: str | None = Field(default=None, min_length=1, max_length=128)
+    """The field manager of what handlers apply with the client; its name begins those of children.
+    None for the name of the operator."""
     rights: Rights = ()
     """The rights that handlers need for the client, such as ``["secrets:get,list"]``. ``webop
     manifests`` grants them, ``webop doctor`` checks them."""
@@ -377,6 +392,7 @@ class OperatorSettings(Section):
     A wrong name or value is an error at once. Times are in seconds. See docs/settings.md.
     """
 
+    operator: IdentitySettings = Field(default_factory=IdentitySettings.model_construct)
     process: ProcessSettings = Field(default_factory=ProcessSettings.model_construct)
     posting: PostingSettings = Field(default_factory=PostingSettings.model_construct)
     peering: PeeringSettings = Field(default_factory=PeeringSettings.model_construct)
@@ -394,6 +410,11 @@ class OperatorSettings(Section):
     def queueing(self) -> BatchingSettings:
         """The newer name of ``batching``."""
         return self.batching
+
+    @property
+    def field_manager(self) -> str:
+        """The field manager of the operator."""
+        return self.networking.field_manager or self.operator.name
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> OperatorSettings:

@@ -230,9 +230,10 @@ class FakeClient(AsyncClient):
         return resource, Body(await self.get(resource, meta["name"], namespace=place))
 
     async def _build_children(self, handler: ReconcileHandler, body: Body) -> Children:
-        view, store, names = ClusterView(), ChildStore(), Names.build(None)
+        view, store = ClusterView(), ChildStore()
+        names = Names.build(None, self._settings.operator.name)
         view.update((await discover(self._requests)).resources)
-        for selector in handler.owns:
+        for selector in (*handler.owns, *handler.formerly_owns):
             for resource in selector.select(view.resources):
                 for one in await self.list(resource, labels={names.owner: body.metadata["uid"]}):
                     store.note(resource.plural_name, None, one, names, is_read=False)

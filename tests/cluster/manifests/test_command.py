@@ -238,6 +238,7 @@ def test_webhooks_of_ones_own_need_neither_configurations_nor_secrets(make: Make
     assert "Role" not in made.kinds
     assert make(_WEBHOOK + _SERVER, "--managed", "guard").variables == {
         "POD_ID": None,
+        "WEBOP_OPERATOR__NAME": "my-operator",
         "WEBOP_ADMISSION__MANAGED": "guard",
         "WEBOP_SERVICE": "my-operator",
     }
@@ -264,7 +265,7 @@ def configure(settings, **_):
     assert service["metadata"]["name"] == "door"
     assert service["spec"]["ports"][0]["port"] == 8443
     assert {"name": "webhooks", "containerPort": 7443} in made.container["ports"]
-    assert made.variables.keys() == {"POD_ID"}
+    assert made.variables.keys() == {"POD_ID", "WEBOP_OPERATOR__NAME"}
     names = [rule.get("resourceNames") for rule in made.find("Role")["rules"]]
     assert names == [None, ["key"], None, ["throne"]]
     assert made.get_verbs("events") == made.get_verbs("customresourcedefinitions") == []
@@ -701,6 +702,15 @@ def test_texts_that_other_parsers_take_for_something_else_stay_texts(
     assert made.find("Deployment")["metadata"]["namespace"] == "on"
     assert made.container["image"] == "08"
     assert "--lease=1e3" in made.container["args"]
+
+
+def test_the_pods_know_the_name_of_their_operator(make: Maker) -> None:
+    variable = "WEBOP_OPERATOR__NAME"
+    named = "@webop.on.startup()\ndef name(settings, **_): settings.operator.name = 'stock'\n"
+    assert make(_PODS).variables[variable] == "my-operator"
+    assert make(_PODS, "--name=shop").variables[variable] == "shop"
+    assert make(_PODS, f"--env={variable}=store").variables[variable] == "store"
+    assert make(_PODS + named).variables[variable] == "stock"
 
 
 # ---- mistakes

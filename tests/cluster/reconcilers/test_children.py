@@ -404,3 +404,19 @@ async def test_a_child_that_no_watch_would_show_is_refused_with_the_remedy(
     async with run_operator():
         await objects.create("one")
         await eventually(lambda: text in caplog.text, "the error")
+
+
+async def test_a_child_of_another_version_than_in_owns_is_refused_with_both(
+    objects: Objects, run_operator: RunOperator, caplog: pytest.LogCaptureFixture
+) -> None:
+    scalers = "horizontalpodautoscalers"
+
+    @webop.reconcile("widgets", owns=[f"{scalers}.v2.autoscaling"], when=is_no_fence)
+    async def build(children: webop.Children, **_: Any) -> None:
+        child = {"apiVersion": "autoscaling/v1", "kind": "HorizontalPodAutoscaler"}
+        await children.apply({**child, "metadata": {"name": "one"}})
+
+    async with run_operator():
+        await objects.create("one")
+        text = f"owns= has its kind in v2: apply that, or own '{scalers}.v1.autoscaling'."
+        await eventually(lambda: text in caplog.text, "the error")

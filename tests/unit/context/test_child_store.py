@@ -10,6 +10,7 @@ import pytest
 from webop.context.child_store import (
     Child,
     ChildStore,
+    Left,
     Names,
     Place,
     build_label,
@@ -19,7 +20,7 @@ from webop.context.child_store import (
 from webop.handlers.model import ReconcileHandler
 
 Json = dict[str, Any]
-NAMES = Names.build(None)
+NAMES = Names.build(None, "webop")
 
 
 DIGEST = f"{build_seal(Place('configmaps', 'ns', 'child'), 'p1')}.d"
@@ -34,7 +35,7 @@ def build(version: int, *, fields: Json | None = None, **meta: Any) -> Json:
             "namespace": "ns",
             "uid": "c1",
             "resourceVersion": str(version),
-            "labels": {NAMES.owner: "p1", NAMES.reconciler: "build"},
+            "labels": {NAMES.owner: "p1", NAMES.reconciler: "build", NAMES.operator: "webop"},
             "annotations": {NAMES.digest: DIGEST},
             "managedFields": [entry],
             **meta,
@@ -248,3 +249,40 @@ async def test_a_child_that_only_an_own_apply_has_shown_goes_with_the_next_list_
     scene.store.note_list("configmaps", namespace, uids, version)
     assert (scene.store.find(scene.place) is None) is is_gone
     assert scene.parent.calls == ["build configmaps"] * is_gone
+
+
+def test_who_undoes_what_the_operator_did_is_counted_until_it_does_something_else(
+    scene: Scene,
+) -> None:
+    store, place = scene.store, scene.place
+
+    def find(version: int, **meta: Any) -> int:
+        scene.note("MODIFIED", build(version, **meta))
+        return store.count_undone(place)
+
+    assert find(1) == 0
+    store.note_left(place, Left("c1", DIGEST, 0))
+    assert find(2, fields={"f:other": {}}) == 0  # not by an operator
+    assert find(3, annotations={NAMES.digest: f"{DIGEST}2"}) == 1
+    store.note_left(place, Left("c1", DIGEST, 1))
+    assert find(4, annotations={NAMES.digest: f"{DIGEST}2"}) == 2
+    assert find(5) == 0
+    store.note_left(place, Left("c1", "", 0))
+    assert find(6) == 0  # a list that is behind
+    scene.note("DELETED", build(7))
+    assert find(8, uid="c2") == 1
+    store.note_left(place, Left("c2", "", 1))
+    scene.note("DELETED", build(9, uid="c2"))
+    assert find(10, uid="c3") == 2
+    store.forget_left()
+    assert store.count_undone(place) == 0
+
+
+@pytest.mark.parametrize(("name", "is_child"), [("webop", True), ("other", False), (None, True)])
+def test_a_child_of_another_operator_is_no_child(
+    scene: Scene, name: str | None, is_child: bool
+) -> None:
+    raw = build(5)
+    raw["metadata"]["labels"][NAMES.operator] = name
+    assert scene.note(None, raw) == is_child
+    assert scene.store.count("configmaps", None, ["build"]) == (name == "webop")

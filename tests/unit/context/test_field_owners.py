@@ -9,7 +9,7 @@ import pytest
 from webop.context.field_owners import covers, take_over
 
 Json = dict[str, Any]
-OWN = "webop.build.12345678"
+OWN, FORMER = "webop.build.12345678", ".build.9999aaaa"
 
 
 @pytest.mark.parametrize(
@@ -49,9 +49,10 @@ def entry(manager: str, operation: str = "Apply", **fields: Json) -> Json:
     return {"manager": manager, "operation": operation, "fieldsV1": owned}
 
 
-def test_what_a_former_parent_has_applied_goes_to_the_new_one() -> None:
-    former, user = entry("webop.build.9999aaaa", data={}), entry("kubectl", "Update", data={})
-    found = take_over(build(user, former), OWN, "webop", None)
+@pytest.mark.parametrize("name", ["webop", "shop", "x" * 100])
+def test_what_a_former_parent_or_name_has_applied_goes_to_the_new_one(name: str) -> None:
+    former, user = entry(f"{name}{FORMER}", data={}), entry("kubectl", "Update", data={})
+    found = take_over(build(user, former), OWN, FORMER, None)
     assert found == [user, entry(OWN, data={})]
 
 
@@ -60,13 +61,13 @@ def test_what_a_former_parent_has_applied_goes_to_the_new_one() -> None:
     [
         [],
         [entry("webop", data={})],  # by the client of a handler
-        [entry("other.build.9999aaaa", data={})],
+        [entry("webop.make.9999aaaa", data={})],
         [entry("webop.build.9999aaaa", "Update", data={})],
         [entry("webop.build.9999aaaa", data={}), entry(OWN, data={})],
     ],
 )
 def test_nothing_else_is_taken_over(entries: list[Json]) -> None:
-    assert take_over(build(*entries), OWN, "webop", None) is None
+    assert take_over(build(*entries), OWN, FORMER, None) is None
 
 
 PORT: Json = {".": {}, "f:port": {}}
@@ -92,7 +93,7 @@ def test_renamed_items_of_lists_are_taken_but_not_those_that_others_add(
         return [mine, *theirs]
 
     content = {"spec": {"ports": [{"port": 80}]}}
-    found = take_over(build(*make(own, others)), OWN, "webop", content)
+    found = take_over(build(*make(own, others)), OWN, FORMER, content)
     assert found == (None if taken is None else make(taken, left))
 
 
@@ -105,13 +106,13 @@ def test_lists_inside_of_items_of_lists_are_looked_at_too() -> None:
 
     item: Json = {renamed: {"f:name": {}}}
     content = {"list": [{"name": "web", "env": [{"name": "X"}]}]}
-    assert take_over(build(*make({}, item)), OWN, "webop", content) == make(item)
+    assert take_over(build(*make({}, item)), OWN, FORMER, content) == make(item)
 
 
 def test_lists_without_keys_are_not_touched() -> None:
     child = build(entry(OWN, x={}), entry("edit", "Update", args={}, names={'v:"x"': {}}))
     content = {"args": ["y"], "names": ["y"]}
-    assert take_over(child, OWN, "webop", content) is None
+    assert take_over(child, OWN, FORMER, content) is None
 
 
 def test_items_that_differ_in_one_part_of_their_key_are_told_apart() -> None:
@@ -122,27 +123,19 @@ def test_items_that_differ_in_one_part_of_their_key_are_told_apart() -> None:
         return [entry(OWN, ports=own), *(entry("edit", "Update", ports=one) for one in others)]
 
     content = {"ports": [{"port": 53}, {"port": 53, "protocol": "UDP"}]}
-    found = take_over(build(*make({udp: PORT}, {new: PORT})), OWN, "webop", content)
+    found = take_over(build(*make({udp: PORT}, {new: PORT})), OWN, FORMER, content)
     assert found == make({udp: PORT, new: PORT})
-    assert take_over(build(*make({udp: PORT, tcp: PORT})), OWN, "webop", content) is None
+    assert take_over(build(*make({udp: PORT, tcp: PORT})), OWN, FORMER, content) is None
 
 
 def test_items_of_others_that_apply_the_object_too_stay() -> None:
     mine = entry(OWN, type={})
     child = build(mine, entry("mesh", ports={NEW: PORT}))
-    assert take_over(child, OWN, "webop", {"ports": [{"port": 80}]}) is None
+    assert take_over(child, OWN, FORMER, {"ports": [{"port": 80}]}) is None
 
 
 def test_owners_that_others_add_stay() -> None:
     other = entry("edit", "Update", metadata={"f:ownerReferences": {'k:{"uid":"x"}': {}}})
     child = build(entry(OWN, data={}), other)
     content = {"metadata": {"ownerReferences": [{"uid": "p"}]}, "data": {}}
-    assert take_over(child, OWN, "webop", content) is None
-
-
-def test_managers_with_long_names_are_recognised() -> None:
-    own = "x" * 100
-    former = entry(f"{own[:60]}.build.9999aaaa", data={})
-    assert take_over(build(former), f"{own[:60]}.build.12345678", own, None) == [
-        entry(f"{own[:60]}.build.12345678", data={})
-    ]
+    assert take_over(child, OWN, FORMER, content) is None

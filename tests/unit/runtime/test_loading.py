@@ -11,7 +11,7 @@ import pytest
 
 import webop
 from webop.errors import ConfigurationError
-from webop.runtime.loading import load_file, load_module, load_sources
+from webop.runtime.loading import guess_name, load_file, load_module, load_sources
 
 HANDLER = """
 import webop
@@ -31,6 +31,32 @@ def registry(
     yield default_registry
     for name in set(sys.modules) - modules:
         del sys.modules[name]
+
+
+@pytest.mark.parametrize(
+    ("sources", "name"),
+    [
+        (["tenants.py"], "tenants"),
+        (["My_Tenants.v2.py"], "my-tenants-v2"),
+        (["handlers.py"], "shop"),
+        (["lib/main.py"], "lib"),
+        (["one.py", "two.py"], "shop"),
+        (["handlers"], "shop"),
+        (["stock.handlers"], "stock"),
+        (["stock.handlers", "stock/webhooks.py"], "stock"),
+        (["one.py", "../other/two.py"], "clone"),
+        (["x" * 80 + ".py"], "x" * 63),
+        (["42.py"], "operator"),
+        ([], "webop"),
+    ],
+)
+def test_an_operator_is_named_after_its_package_its_file_or_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sources: list[str], name: str
+) -> None:
+    folder = tmp_path / "clone" / "shop"
+    folder.mkdir(parents=True)
+    monkeypatch.chdir(folder)
+    assert guess_name(sources) == name
 
 
 @pytest.mark.feature("LOD-04")

@@ -156,6 +156,7 @@ def test_values_and_names_that_do_not_fit_are_refused_at_once(
     [
         ("networking", "requst_timeout", 5, "did you mean 'request_timeout'"),
         ("networking", "xyz", 5, "There is no such setting"),
+        ("operator", "name", "My_Shop", "at most 63 lowercase letters, digits"),
         ("posting", "level", "loud", "the name of a level, such as 20 or INFO"),
         ("execution", "max_workers", "5", "number of threads .* must be an integer"),
         ("execution", "max_workers", "many", "number of threads .* must be an integer"),

@@ -211,3 +211,9 @@ async def test_reconcile_of_an_object_that_the_function_deletes_writes_nothing()
 
     declare(registry, build)
     await client.reconcile(build, PARENT, registry=registry)
+
+
+def test_a_kind_cannot_be_owned_and_formerly_owned() -> None:
+    kinds: Json = {"owns": ["secrets"], "formerly_owns": ["secrets"]}
+    with pytest.raises(TypeError, match="formerly_owns= has secrets, which is in owns="):
+        webop.reconcile("v1", "configmaps", **kinds)

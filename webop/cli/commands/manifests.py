@@ -33,12 +33,13 @@ from webop.cli.options import (
 from webop.handlers.registry import OperatorRegistry
 from webop.kopf_alias import is_aliased
 from webop.logs.sanitizing import escape
+from webop.objects.names import LABEL
+from webop.runtime.loading import guess_name
 
 logger = logging.getLogger(__name__)
 
 _HEAD = "# Made by: webop manifests"
 _ADVICE = "# Do not edit it: run the command again, and use kustomize for what has no option."
-_NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _names, _scope, _others, _webhooks = map(
     build_option, ("Names", "Scope", "Replicas and other operators", "Webhooks")
@@ -47,7 +48,7 @@ _kinds, _output = map(build_option, ("Handlers", "Output"))
 
 
 def _check_name(_: click.Context, param: click.Parameter, name: str | None) -> str | None:
-    pattern = _NAMESPACE if param.metavar == "NAMESPACE" else _NAME
+    pattern = _NAMESPACE if param.metavar == "NAMESPACE" else LABEL
     if name is not None and not pattern.fullmatch(name):
         raise click.BadParameter(
             f"must be lowercase letters, digits and '-', 63 at most, got {name!r}.", param=param
@@ -104,7 +105,8 @@ class _RememberingCommand(SectionCommand):
 @startup_option(_kinds)
 @_names(
     "--name", metavar="NAME", callback=_check_name,
-    help="The name of the objects; by default, the name of the folder of the files.",
+    help="The name of the operator and of its objects; by default, that of the package, the file "
+    "or its folder, as for 'webop run'.",
 )  # fmt: skip
 @_names(
     "--operator-namespace", "--home", "home", metavar="NAMESPACE", callback=_check_name,
@@ -311,9 +313,7 @@ def _locate(
     root = Path(os.path.commonpath(folders))
     sources = ["--aliased"] * is_aliased() + [f"--module={module}" for module in modules]
     sources += [str(Path(path).resolve().relative_to(root)) for path in paths]
-    stem = root.name if paths else modules[0].partition(".")[0]
-    guess = re.sub(r"[^a-z0-9]+", "-", stem.lower()).lstrip("-0123456789")[:63]
-    return root, sources, name or guess.rstrip("-") or "operator"
+    return root, sources, name or guess_name([*paths, *modules])
 
 
 @contextlib.contextmanager

@@ -27,7 +27,7 @@ from webop.cli.options import (
 )
 from webop.cli.reloading import Supervisor, accept_reload, wait_for_turn
 from webop.handlers.registry import get_default_registry
-from webop.runtime.loading import load_handlers
+from webop.runtime.loading import guess_name, load_handlers
 
 logger = logging.getLogger(__name__)
 
@@ -189,6 +189,7 @@ def run(
         )
     settings = controls.settings or OperatorSettings.from_environment()
     stop_flag = controls.stop_flag
+    settings.operator.set_default(guess_name([*paths, *modules]))
     settings.leadership.lease_name = lease_name or settings.leadership.lease_name
     settings.admission.take_over |= take_over
     if parent is not None:

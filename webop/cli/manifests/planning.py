@@ -42,6 +42,7 @@ from webop.settings.groups import OperatorSettings
 Files = dict[str, list[str]]  # YAML documents by the name of their file
 
 _HOST = "kubernetes.default.svc"
+_OPERATOR = "WEBOP_OPERATOR__NAME"
 _MANAGED = "WEBOP_ADMISSION__MANAGED"
 _SERVICE = "WEBOP_SERVICE"
 _OPEN = (
@@ -178,6 +179,7 @@ async def _prepare(
     Raises:
         ConfigurationError: the settings do not work in a deployment.
     """
+    variables.setdefault(_OPERATOR, request.name)
     is_called = registry.needs_webhook_server
     if is_called:
         if request.managed is not None and request.ca is None:
@@ -201,6 +203,7 @@ async def _prepare(
             f"{why}. Set the variables that they need with --env NAME=VALUE, or skip them with "
             "--no-startup."
         )
+    variables[_OPERATOR] = settings.operator.name
     settings.peering.standalone |= not settings.peering.mandatory
     if is_called:
         _complete_webhooks(settings, request, variables)

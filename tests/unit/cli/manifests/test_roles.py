@@ -9,7 +9,7 @@ from tests.kit.cli_runner import invoke
 CODE = """
 import webop
 
-@webop.reconcile("v1", "configmaps", owns=["secrets"])
+@webop.reconcile("v1", "configmaps", owns=["secrets"], formerly_owns=["services"])
 def build(**_): ...
 """
 
@@ -21,3 +21,5 @@ def test_the_right_to_own_children_has_a_comment_of_its_own(tmp_path: Path) -> N
     assert made.exit_code == 0, made.output
     rule = made.stdout.split("resources: [configmaps/finalizers]")[0].splitlines()
     assert rule[-3].startswith("  # To make these objects owners of children")
+    assert "verbs: [get, list, watch, create, patch, delete]" in made.stdout
+    assert "verbs: [get, list, watch, delete]" in made.stdout  # services
