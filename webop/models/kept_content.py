@@ -17,7 +17,14 @@ from typing import Any, Final
 import orjson
 import pydantic
 
-from webop.models.versions import adapt, build_object, get_content, get_definition, get_schema
+from webop.models.versions import (
+    adapt,
+    build_object,
+    get_content,
+    get_definition,
+    get_schema,
+    is_malformed,
+)
 from webop.objects.fields import ABSENT_FIELD
 from webop.objects.json_text import load
 from webop.objects.storage.codec import ANNOTATIONS_LIMIT, measure_all
@@ -60,7 +67,7 @@ class Crossing:
         with contextlib.suppress(TypeError, ValueError):
             content = load(records.pop(_name(target), ""))
             orjson.dumps([[[content]]])  # as deep as in a response
-            if isinstance(content, dict):
+            if isinstance(content, dict) and not is_malformed(content, get_schema(target)):
                 kept = build_object(target, body["metadata"], content)
                 return cls(source, target, body, records, kept, _copy(kept, source))
         return cls(source, target, body, records)

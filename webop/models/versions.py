@@ -16,7 +16,7 @@ import orjson
 import pydantic
 
 from webop.errors import ConfigurationError
-from webop.models.cel_rules import INT_OR_STRING, PRESERVE
+from webop.models.cel_rules import EMBEDDED, INT_OR_STRING, PRESERVE
 from webop.models.fitting import dump_whole, fit
 from webop.models.model import Definition, find_definition, list_models
 from webop.objects.fields import ABSENT_FIELD
@@ -228,7 +228,12 @@ class Passage:
         if not isinstance(result, target):
             kind = "nothing" if result is None else f"a {type(result).__name__}"
             raise ValueError(f"it must return a {target.__name__}, but returned {kind}")  # noqa: TRY004
-        content = adapt(get_content(dump_whole(result)), get_schema(target))
+        content, schema = get_content(dump_whole(result)), get_schema(target)
+        if is_malformed(content, schema):
+            raise ValueError(
+                "it returned an embedded object with a wrong apiVersion, kind or metadata"
+            )
+        content = adapt(content, schema)
         found = build_object(target, self._merge_metadata(result), content)
         try:
             orjson.dumps([[[found]]])  # as in the response, which would fail and name no object
@@ -316,7 +321,7 @@ def adapt(value: Any, schema: Schema) -> Any:
     kinds = _TYPES.get(INT_OR_STRING if INT_OR_STRING in schema else schema.get("type", ""))
     if kinds is None:
         return value
-    if type(value) not in kinds:
+    if type(value) not in kinds or (EMBEDDED in schema and is_malformed(value, schema)):
         return ABSENT_FIELD
     if isinstance(value, list):
         items = (adapt(item, schema["items"]) for item in value)
@@ -336,3 +341,35 @@ def adapt(value: Any, schema: Schema) -> Any:
         if item is not ABSENT_FIELD:
             found[key] = item
     return found
+
+
+class _EmbeddedMetadata(pydantic.BaseModel, strict=True, extra="forbid"):
+    """The fields of metadata that embedded objects have, with the types that they need."""
+
+    name: str | None = None
+    namespace: str | None = None
+    generateName: str | None = None  # noqa: N815
+    labels: dict[str, str | None] | None = None
+    annotations: dict[str, str | None] | None = None
+    creationTimestamp: None = None  # noqa: N815
+
+
+class _EmbeddedObject(pydantic.BaseModel, strict=True):
+    apiVersion: str = ""  # noqa: N815
+    kind: str = ""
+    metadata: _EmbeddedMetadata | None = None
+
+
+def is_malformed(value: Any, schema: Schema) -> bool:
+    """Return whether API servers refuse an embedded object, and with it the whole response."""
+    if isinstance(value, list):
+        return any(is_malformed(item, schema.get("items", {})) for item in value)
+    if not (schema and isinstance(value, dict)):
+        return False
+    if EMBEDDED in schema:
+        try:
+            _EmbeddedObject.model_validate(value)
+        except pydantic.ValidationError:
+            return True
+    parts, more = schema.get("properties", {}), schema.get("additionalProperties") or {}
+    return any(is_malformed(item, parts.get(key, more)) for key, item in value.items())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
@@ -36,6 +37,7 @@ class OldRoute(webop.Struct):
 
 class OldSpec(webop.Struct):
     address: Address
+    template: dict[str, Any] | None = None
     size: int = 5
     routes: list[OldRoute] = Field(default_factory=list)
 
@@ -52,6 +54,7 @@ class Route(webop.Struct):
 
 class Spec(webop.Struct):
     address: Address
+    template: Annotated[dict[str, Any], webop.Embedded()] | None = None
     count: int = 1
     mode: str | None = None
     routes: list[Route] = Field(default_factory=list)
@@ -64,12 +67,14 @@ class PeerV1(webop.Model):
 
 def upgrade(old: PeerV1beta1) -> PeerV1:
     routes = [Route(target=each.target) for each in old.spec.routes]
-    return PeerV1(spec=Spec(address=old.spec.address, count=old.spec.size, routes=routes))
+    same = {"address": old.spec.address, "template": old.spec.template}
+    return PeerV1(spec=Spec(**same, count=old.spec.size, routes=routes))
 
 
 def downgrade(new: PeerV1) -> PeerV1beta1:
     routes = [OldRoute(target=each.target) for each in new.spec.routes]
-    return PeerV1beta1(spec=OldSpec(address=new.spec.address, size=new.spec.count, routes=routes))
+    same = {"address": new.spec.address, "template": new.spec.template}
+    return PeerV1beta1(spec=OldSpec(**same, size=new.spec.count, routes=routes))
 
 
 class Peers:
@@ -170,3 +175,13 @@ async def test_an_odd_object_of_the_version_that_is_not_stored_comes_back(peers:
     repaired = await peers.send("GET", "v1beta1", "odd")
     assert repaired["spec"] == expected
     assert repaired["metadata"]["annotations"] == NOTE["metadata"]["annotations"]
+
+
+async def test_an_embedded_object_that_is_none_breaks_no_list(peers: Peers) -> None:
+    wrong = {"metadata": {"labels": {"a": 5}}, "kind": "Pod", "apiVersion": "v1"}
+    made = await peers.create("v1beta1", "odd", address="a", template=wrong)
+    assert made["spec"]["template"] == wrong
+    assert "template" not in (await peers.send("GET", "v1"))["items"][0]["spec"]
+    edited = json.dumps({"spec": {"address": "a", "template": wrong}})
+    await peers.patch("v1", {"metadata": {"annotations": {f"{KEPT}/v1": edited}}})
+    assert len((await peers.send("GET", "v1beta1"))["items"]) == 1
