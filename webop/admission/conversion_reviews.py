@@ -5,12 +5,11 @@ apiextensions.k8s.io/v1. Flow: :meth:`webop.admission.service.AdmissionService._
 :meth:`ConversionService.__call__` → the user's function, for each object. All replicas serve them,
 from their startup handlers on, with no request to the cluster.
 
-Guarantees: no value of an object makes a review fail, since one object would then break each list
-of its kind: an object that cannot be converted is shown as far as both versions have the same
-fields, and keeps the rest (:mod:`webop.models.kept_content`). What else fails, such as a missing
-function or the deadline, fails for all objects of a review, and the response names the object and
-the reason. The response comes before the deadline, except if an async function blocks the event
-loop.
+Guarantees: no value of an object makes a review fail; one object would then break each list of its
+kind. Without the function, an object is shown as far as both versions have the same fields, and
+keeps the rest (:mod:`webop.models.kept_content`). A missing function or the deadline makes the
+whole review fail, and the response names the object and the reason. It comes before the deadline,
+except if an async function blocks the event loop.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a conversion cannot express, the object keeps in an annotation until it is back. Pure.
+"""The content that objects keep in annotations where conversions cannot express it. Pure.
 
 API servers accept values that a class refuses, and functions of users fail. If conversions failed
 with them, one object would break each list of its kind. Instead, the other version shows what it
@@ -75,7 +75,7 @@ class Crossing:
     @property
     def needs_function(self) -> bool:
         """Whether it must be called: by the paths of fields alone, something would be lost."""
-        return self._loses(self._go_back(_copy(self.body, self.target)))
+        return self.kept is None or self._loses(self._go_back(_copy(self.body, self.target)))
 
     def end(self, converted: Json | None = None, former: Json | None = None) -> Json:
         """Return the object in the version of the target.
@@ -85,11 +85,12 @@ class Crossing:
             former: what the function makes of what the object was shown as.
         """
         found = self._go_back(converted or _copy(self.body, self.target), former)
-        is_lossy = converted is None and self._loses(found)
-        content = get_content(self.body)
-        own = {_name(self.source): orjson.dumps(content).decode()} if is_lossy else {}
+        records = self.records
+        if converted is None and (self.kept is None or self._loses(found)):
+            text = orjson.dumps(get_content(self.body)).decode()
+            records = {**records, _name(self.source): text}
         annotations = found["metadata"].get("annotations") or {}
-        for name, text in (self.records | own).items():
+        for name, text in records.items():
             for each in (text, _TOO_LARGE):
                 if measure_all(more := {**annotations, name: each}) <= ANNOTATIONS_LIMIT:
                     annotations = more
@@ -105,8 +106,7 @@ class Crossing:
 
     def _loses(self, found: Json) -> bool:
         """Return whether an object would not be shown as the present one again."""
-        is_same = get_content(_copy(found, self.source)) == get_content(self.body)
-        return self.kept is None or not is_same
+        return get_content(_copy(found, self.source)) != get_content(self.body)
 
 
 def _annotate(body: Json, annotations: Json) -> Json:

@@ -67,13 +67,13 @@ class PeerV1(webop.Model):
 
 def upgrade(old: PeerV1beta1) -> PeerV1:
     routes = [Route(target=each.target) for each in old.spec.routes]
-    same = {"address": old.spec.address, "template": old.spec.template}
+    same: Json = {"address": old.spec.address, "template": old.spec.template}
     return PeerV1(spec=Spec(**same, count=old.spec.size, routes=routes))
 
 
 def downgrade(new: PeerV1) -> PeerV1beta1:
     routes = [OldRoute(target=each.target) for each in new.spec.routes]
-    same = {"address": new.spec.address, "template": new.spec.template}
+    same: Json = {"address": new.spec.address, "template": new.spec.template}
     return PeerV1beta1(spec=OldSpec(**same, size=new.spec.count, routes=routes))
 
 
@@ -116,7 +116,7 @@ async def peers(client: Client, webop_namespace: str, info: ConnectionInfo) -> A
             body = {"apiVersion": f"{GROUP}/v1beta1", "kind": "Peer", "spec": spec}
             body["metadata"] = {"name": "probe"}
             made = await peers.send("POST", "v1beta1", body=body, params={"dryRun": "All"})
-            return made["spec"].get("size") == 7
+            return "size" in made["spec"]
 
         await eventually(is_converted, "the conversion", ignoring=APIError)
         yield peers

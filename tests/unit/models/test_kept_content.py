@@ -52,8 +52,8 @@ class ChestV3(webop.Model):
 
 
 ITEMS = [{"name": "a", "secret": 1}, {"name": "b", "secret": 2}]
-OLD = {"size": "large", "address": "h:1", "items": ITEMS}
-SHOWN = {"size": 7, "items": [{"name": "a"}, {"name": "b"}]}
+OLD: dict[str, Any] = {"size": "large", "address": "h:1", "items": ITEMS}
+SHOWN: dict[str, Any] = {"size": 7, "items": [{"name": "a"}, {"name": "b"}]}
 
 
 def build(version: str, spec: Any, **annotations: str) -> Any:
