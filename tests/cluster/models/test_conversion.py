@@ -192,6 +192,12 @@ async def test_the_doctor_checks_the_conversion(
             assert report.find(version, title).text == text
         permissions = report.find("customresourcedefinitions", "Permissions")
         assert permissions.text == "get, patch granted"
+        await shops.create("v1", "odd", {"address": "a:b"})
+        report = await doctor.examine(*args)
+        found = report.find("v2", title)
+        text = f"{shops.namespace}/odd cannot be converted: kept.webop.dev/v1 keeps what it was"
+        assert (found.level, found.text) == ("failure", text)
+        await shops.client.request("DELETE", shops.locate("v1", "odd"))
     report = await doctor.examine(*args)
     for version in ("v1alpha1", "v1"):
         found = report.find(version, title)
