@@ -342,8 +342,9 @@ def _parse_request(payload: Mapping[str, Any]) -> _Request:
         for name in ("apiVersion", "kind"):
             if not isinstance(body.get(name), str):
                 raise ReviewError(f"{where}.{name} must be a string.")
-        if not isinstance(body.setdefault("metadata", {}), dict):  # none: see _convert
-            raise ReviewError(f"{where}.metadata must be an object.")
+        metadata = body.setdefault("metadata", {})  # none: see _convert
+        if not (isinstance(metadata, dict) and isinstance(metadata.get("annotations") or {}, dict)):
+            raise ReviewError(f"{where}.metadata must be an object, and so must its annotations.")
         if body["apiVersion"].rpartition("/")[0] != group:
             raise ReviewError(f"{where}.apiVersion must be of the group {group!r:.99}.")
     return _Request(str(uid), group, version, objects)

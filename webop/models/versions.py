@@ -372,4 +372,5 @@ def is_malformed(value: Any, schema: Schema) -> bool:
         except pydantic.ValidationError:
             return True
     parts, more = schema.get("properties", {}), schema.get("additionalProperties") or {}
-    return any(is_malformed(item, parts.get(key, more)) for key, item in value.items())
+    inner = ((key, item) for key, item in value.items() if isinstance(item, (dict, list)))
+    return any(is_malformed(item, parts.get(key, more)) for key, item in inner)
