@@ -264,6 +264,7 @@ class OperatorApp:
                 "handlers": count,
                 "role": operator.describe_role() if operator else "",
                 "not ready": self._list_obstacles(),
+                "missing kinds": operator.list_absent() if operator else [],
                 "advice": _ADVICE if operator and not count else "",
             }
         )
@@ -331,7 +332,10 @@ class OperatorApp:
     async def _report_readiness(self, _: Request) -> Response:
         """Report whether reviews and objects are served, and if not, why."""
         obstacles = self._list_obstacles()
-        return _respond({"not ready": obstacles}, 503 if obstacles else 200)
+        report = {"not ready": obstacles}
+        if absent := self.operator.list_absent() if self.operator else []:
+            report["missing kinds"] = absent
+        return _respond(report, 503 if obstacles else 200)
 
 
 @spell_out()

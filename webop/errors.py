@@ -203,7 +203,7 @@ class APIStatusError(APIError):
 
     Args:
         message: the text of the response, with the verb and the path of the request.
-        status: the HTTP status code.
+        status: the HTTP status code; 422 or 413 for a 500 that is a mistake in the request.
         reason: the machine-readable reason of the ``Status`` object, such as "AlreadyExists".
         details: the ``details`` of the ``Status`` object (Kubernetes API, meta/v1 Status).
         retry_after: seconds after which the server asks for a retry; None if it does not.

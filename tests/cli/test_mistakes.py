@@ -147,6 +147,38 @@ def test_a_run_without_files_ends_with_code_2_and_says_what_to_write(
     assert "Error: No files are given. Write: webop run -A handlers.py" in output
 
 
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("", "Decorate a function, such as with @webop.on.create('pods')."),
+        (
+            "import webop\nwebop.rule('pods', id='no', cel='false', message='no')\n",
+            "Name the files with the handlers, too.",
+        ),
+    ],
+    ids=["nothing", "rules"],
+)
+@pytest.mark.parametrize("options", [(), ("--probes=http://127.0.0.1:1/healthz",)])
+def test_a_run_of_files_without_handlers_does_not_end_with_code_0(
+    tmp_path: Path, code: str, reason: str, options: tuple[str, ...]
+) -> None:
+    path = write(tmp_path, code)
+    output = fail("-A", "--standalone", *options, path, folder=tmp_path, code=1)
+    assert "There are " in output
+    assert str(path) in output
+    assert output.endswith(f"{reason}\n")
+
+
+@pytest.mark.parametrize("activity", ["startup", "probe", "cleanup"])
+async def test_an_operator_with_handlers_of_its_own_life_only_runs(
+    workshop: Workshop, activity: str
+) -> None:
+    code = f"import webop\n@webop.on.{activity}()\ndef fn(**_): ...\n"
+    async with workshop.start("-A", workshop.write(code)) as command:
+        await command.wait_for("The operator is running: no webhooks, no watched kinds.")
+        assert await command.stop() == 0
+
+
 @pytest.mark.parametrize("command", ["start", "stop", "status", "env"])
 def test_a_name_of_a_cluster_without_its_option_is_told_with_the_option(command: str) -> None:
     result = invoke("cluster", command, "mine")

@@ -107,44 +107,22 @@ async def test_names_and_messages_of_others_do_not_rewrite_what_the_terminal_sho
 
 
 @pytest.mark.feature("CLI-14", "CLI-15", "CLI-03")
-async def test_the_options_come_from_the_environment_as_well(
+async def test_options_come_from_the_command_line_only(
     run: Run, shared: PeeringObject, client: Client, webop_namespace: str
 ) -> None:
     await shared.create()
-    variables = {
-        "ALL_NAMESPACES": "1",
-        "PEERING": "mine",
-        "ID": "somebody",
-        "LIFETIME": "60",
-        "DEV": "1",
-        "MESSAGE": "why",
-        "QUIET": "1",
-    }
-    base = run.keywords["env"]  # type: ignore[attr-defined]
-    env = {**base, **{f"WEBOP_FREEZE_{name}": value for name, value in variables.items()}}
-    result = await asyncio.to_thread(invoke, "freeze", "-n", webop_namespace, env=env)
+    kept = run.keywords["env"]  # type: ignore[attr-defined]
+    env = {**kept, "WEBOP_PAUSE_ID": "other", "WEBOP_FREEZE_PRIORITY": "7"}
+    options = ("-Pmine", "-i", "somebody", "-q")
+    args = ("freeze", "-n", webop_namespace, "-t60", "--dev", "-m", "why", *options)
+    result = await asyncio.to_thread(invoke, *args, env=env)
     assert result.exit_code == 0, result.output
     record = (await shared.read())["somebody"]
     assert (record["priority"], record["lifetime"], record["message"]) == (666, 60, "why")
-    env = {
-        **base,
-        "WEBOP_RESUME_NAMESPACE": f"{webop_namespace[:-1]}*",
-        "WEBOP_RESUME_ID": "somebody",
-    }
-    result = await asyncio.to_thread(invoke, "resume", "-Pmine", "-q", env=env)
+    end = ("resume", "-n", f"{webop_namespace[:-1]}*", *options)
+    result = await asyncio.to_thread(invoke, *end, env=env)
     assert result.exit_code == 0, result.output
     assert await shared.read() == {}
-
-
-async def test_a_priority_of_the_command_line_wins_over_dev_of_the_environment(
-    run: Run, shared: PeeringObject, webop_namespace: str
-) -> None:
-    await shared.create()
-    env = {**run.keywords["env"], "WEBOP_PAUSE_DEV": "1"}  # type: ignore[attr-defined]
-    args = ("pause", "-n", webop_namespace, "-Pmine", "-t60", "-i", "me", "-q", "--priority=5")
-    result = await asyncio.to_thread(invoke, *args, env=env)
-    assert result.exit_code == 0, result.output
-    assert (await shared.read())["me"]["priority"] == 5
 
 
 async def test_the_command_that_ends_a_pause_can_be_pasted(

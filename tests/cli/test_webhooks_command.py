@@ -29,7 +29,8 @@ def run(webop_cluster: LocalCluster, tmp_path: Path) -> Run:
     variables = {"KUBECONFIG": str(webop_cluster.kubeconfig), "HOME": str(tmp_path)}
 
     def call(*args: str) -> Awaitable[Result]:
-        return asyncio.to_thread(invoke, "webhooks", *args, env=variables)
+        sure = {"WEBOP_WEBHOOKS_REMOVE_IS_SURE": "1"}  # no variable switches the question off
+        return asyncio.to_thread(invoke, "webhooks", *args, env={**variables, **sure})
 
     return call
 

@@ -137,6 +137,8 @@ class Player:
     def _type_block(self, step: Step, shown: str) -> None:
         lines = step.code.replace("\\\n", " ").splitlines()
         lines = [line for line in lines if not self._is_skipped(line)]
+        if not lines:
+            return
         printed = [self._type(line, step, shown) for line in lines]
         reading = next((n for n, line in enumerate(lines) if line.startswith(_READING)), None)
         deadline = time.monotonic() + PATIENCE

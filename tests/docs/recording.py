@@ -172,7 +172,12 @@ def main() -> int:
         folder = Path(parent) / "websites"
         folder.mkdir()
         environment = build_environment(Path(parent), assets)
-        player = Player(folder, environment, {"PATH/TO/CLONE": str(ROOT)}, skips=("make",))
+        player = Player(
+            folder,
+            environment,
+            {"PATH/TO/CLONE": str(ROOT)},
+            skips=("docker", "git", "kind", "make"),
+        )
         try:
             player.play(README)
         finally:

@@ -152,7 +152,8 @@ def build_commands(_: Iterable[str]) -> Iterator[str]:
 
 
 def _build_command(command: click.Command, parent: click.Context, level: str) -> Iterator[str]:
-    context = click.Context(command, info_name=command.name, parent=parent)
+    settings: Any = command.context_settings
+    context = click.Context(command, info_name=command.name, parent=parent, **settings)
     usage = " ".join([context.command_path, *filter(None, command.collect_usage_pieces(context))])
     yield from (f"{level} {context.command_path}", "", "```text", usage, "```", "")
     yield from _build_help(command.help or "")
@@ -162,12 +163,16 @@ def _build_command(command: click.Command, parent: click.Context, level: str) ->
             sections.setdefault(getattr(param, "section", ""), []).append(param)
     for heading, options in sections.items():
         yield from [f"**{heading}**", ""] if heading else []
-        yield from ("| option | variable | meaning |", "|---|---|---|")
+        has_variables = any(get_variable(option, context) for option in options)
+        yield f"| option | {'variable | ' * has_variables}meaning |"
+        yield f"|---|{'---|' * has_variables}---|"
         for option in options:
             record = option.get_help_record(context)
             assert record is not None
             names, text = (format_text(cell) for cell in record)
-            yield f"| `{names}` | `{get_variable(option, context)}` | {text} |"
+            variable = get_variable(option, context)
+            cell = f" {variable and f'`{variable}`'} |" if has_variables else ""
+            yield f"| `{names}` |{cell} {text} |"
         yield ""
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
@@ -188,9 +193,8 @@ def get_variable(option: click.Option, context: click.Context) -> str:
     """Return the environment variable of an option that is shown."""
     if isinstance(option.envvar, str):
         return option.envvar
-    if isinstance(option, SectionOption):
-        return option.list_variables(context)[0]
-    return f"{context.auto_envvar_prefix}_{str(option.name).upper()}"
+    names = option.list_variables(context) if isinstance(option, SectionOption) else []
+    return names[0] if names else ""
 
 
 _BUILDERS = {

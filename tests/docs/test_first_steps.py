@@ -2,20 +2,54 @@
 
 from __future__ import annotations
 
+import re
+import sys
+from pathlib import Path
+
 import pytest
 
+from tests.docs.conftest import read_image, read_loaded_image
 from tests.docs.playing import Player
-from tests.kit.pages import DOCS
+from tests.kit.cli_runner import invoke
+from tests.kit.pages import DOCS, ROOT, find_blocks, find_pages
+from tests.kit.wheels import make_wheel
 from webop.testing import LocalCluster
+from webop.version import __version__
 
 # Packages are downloaded, and an environment is made.
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.usefixtures("needs_kubectl")]
 
 
-def test_webop_can_be_installed(player: Player) -> None:
-    player.skips += ("webop image", "webop manifests")  # there are no handlers yet
+HANDLERS = """\
+import webop
+
+
+@webop.on.create("configmaps")
+def fn(**_): ...
+"""
+
+
+def read_help() -> str:
+    """Return the commands of ``webop --help`` as a page."""
+    lines = invoke("--help").output.partition("To get started:\n")[2].partition("\n\n")[0]
+    code = "\n".join(line.strip().partition("  ")[0] for line in lines.splitlines())
+    return f"```shell\n{code}\n```\n"
+
+
+def lend_webop(player: Player) -> None:
+    """Put the command on the ``PATH`` of a player, as if it were installed."""
+    for name in ("python", "webop"):
+        tool = player.folder.parent / "tools" / name
+        tool.unlink(missing_ok=True)
+        tool.write_text(f'#!/bin/sh\nexec {Path(sys.executable).with_name(name)} "$@"\n')
+        tool.chmod(0o755)
+
+
+def test_webop_can_be_installed_and_an_operator_deployed(player: Player) -> None:
+    (player.folder / "handlers.py").write_text(HANDLERS)
     player.play(DOCS / "installation.md")
     assert list(player.folder.glob("wheels/webop-*.whl"))
+    assert read_image(LocalCluster.attach("default"), "my-operator") == read_loaded_image(player)
 
 
 def test_a_new_operator_runs_after_five_minutes(player: Player) -> None:
@@ -24,3 +58,51 @@ def test_a_new_operator_runs_after_five_minutes(player: Player) -> None:
     cluster = LocalCluster.attach("default")
     for version, kind in (("apps/v1", "Deployment"), ("v1", "Service")):
         assert cluster.get(version, kind, "shop", "default"), kind
+    assert read_image(cluster, "shop") == read_loaded_image(player)
+
+
+def test_the_help_to_get_started_works_when_typed(player: Player) -> None:
+    page = player.folder.parent / "help.md"
+    page.write_text(f"{read_help()}\nPress Ctrl-C.\n")
+    lend_webop(player)
+    player.play(page)
+    assert [entry.line for entry in player.transcript][-1].startswith("webop run ")
+
+
+@pytest.mark.parametrize("name", ["image.md", "deployment.md"])
+def test_the_commands_of_a_deployment_work_when_typed(player: Player, name: str) -> None:
+    blocks = [block.code for block in find_blocks(DOCS / name) if "docker build" in block.code]
+    page = player.folder.parent / name
+    code = "".join(f"```shell\n{code}```\n" for code in blocks)
+    page.write_text(f'```shell\nwebop cluster start\neval "$(webop cluster env)"\n```\n{code}')
+    (player.folder / "handlers.py").write_text(HANDLERS)
+    (player.folder / "wheels").mkdir()
+    make_wheel(player.folder / "wheels", "webop", __version__)
+    lend_webop(player)
+    player.skips += ("pip wheel",)  # other tests type it
+    player.play(page)
+    assert read_image(LocalCluster.attach("default"), "my-operator") == read_loaded_image(player)
+
+
+def test_whoever_prints_a_dockerfile_builds_the_image_and_brings_it_into_a_cluster() -> None:
+    pages = [*find_pages(), *ROOT.glob("examples/*/README.md")]
+    for block in (block for page in pages for block in find_blocks(page)):
+        if "> Dockerfile" in block.code:
+            words = block.code.split()
+            assert "build" in words, block.name
+            assert {"kind", "push"} & {*words}, block.name
+
+
+def test_nobody_installs_a_package_webop_from_an_index() -> None:
+    """There is no release, so anybody could publish a package of this name."""
+    places = (
+        "README.md",
+        "docs/**/*.md",
+        "examples/**/*.md",
+        "webop/**/*.py",
+        "webop/**/*.template",
+    )
+    files = [file for place in places for file in ROOT.glob(place)]
+    wrong = re.compile(r"pip install [^\n`|#]*(?<![\w./-])webop(?![\w./-])")
+    found = [str(file) for file in files if wrong.search(file.read_text(encoding="utf-8"))]
+    assert found == []

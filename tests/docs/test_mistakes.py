@@ -54,8 +54,8 @@ CODE = {
         "sys.path[:] = [path for path in sys.path if 'site-packages' not in path]\n"
         "import kopf"
     ),
-    "There are no handlers. No function": "def fn(**_): ...",
-    "There are no handlers. The code": f"import kopf\n@kopf.on.create('pods'){FN}",
+    "There are no handlers in …. Decorate": "def fn(**_): ...",
+    "There are no handlers in …. The code": f"import kopf\n@kopf.on.create('pods'){FN}",
     "configmapss": f"@webop.on.event('configmapss'){FN}",
     "deployments.app is": f"@webop.on.event('app', 'deployments'){FN}",
     "deployments.v2.apps": f"@webop.on.event('apps', 'v2', 'deployments'){FN}",
@@ -67,7 +67,7 @@ CALLS = {
     "TypeError: 'coroutine'": "client.get('pods', 'one')['spec']",
     "LookupError: patch.apply()": "patch.apply()",
 }
-RUNNING = ("… No module named", "There are no handlers", "configmapss", "deployments.")
+RUNNING = ("… No module named", "configmapss", "deployments.")
 LOCAL = [message for message in MESSAGES if not message.startswith(RUNNING)]
 
 

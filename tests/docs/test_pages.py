@@ -18,8 +18,8 @@ from webop.cli import main
 
 COMMANDS = list(find_commands())
 PROGRAMS = {
-    *("cd", "curl", "date", "docker", "eval", "export", "helm", "kubectl", "make", "openssl"),
-    *("pip", "pytest", "python", "uvicorn"),
+    *("cd", "curl", "date", "docker", "eval", "export", "git", "helm", "kind", "kubectl", "make"),
+    *("openssl", "pip", "pytest", "python", "uvicorn"),
 }
 SECTIONS = webop.OperatorSettings.model_fields
 TEXTS = {

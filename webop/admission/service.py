@@ -220,19 +220,23 @@ class AdmissionService:
     async def _call(self, handler: WebhookHandler, cause: WebhookCause) -> BaseException | None:
         """Call a handler and return its error, if any.
 
-        Changes of the patch are undone if the handler validates, or if its failure is ignored. A
-        mutating handler must not change the body, which the patch is made for.
+        Changes of the patch are undone if the handler validates, or if its failure is ignored.
+        Changes of the objects in place are undone: the next handler and the patch need them as they
+        came.
         """
         patch, before = cause.patch, _UNPATCHED
         is_validating = handler.reason is WebhookType.VALIDATING
         if patch and (is_validating or handler.ignore_failures):
             before = Patch(clone(patch), fns=patch.fns)
-        body = None if is_validating else Snapshot(cause.body.raw)
+        bodies = [body for body in (cause.body, cause.old) if body is not None]
+        snapshot = Snapshot([body.raw for body in bodies])
         outcome = await attempt(handler, cause, None, self._options)
-        if body is not None and (raw := body.restore()) is not body.document:
-            cause.body.replace(raw)
-            text = f"{handler} changed the body in place, which has no effect: put changes"
-            self._warn_once(cause, f"{text} of the object into patch.")
+        if (restored := snapshot.restore()) is not snapshot.document:
+            for body, raw in zip(bodies, restored, strict=True):
+                body.replace(raw)
+            hint = "change a copy" if is_validating else "put changes of the object into patch"
+            text = f"{handler} changed the object in place, which has no effect: {hint}."
+            self._warn_once(cause, text)
         if is_validating and (patch or before) and (patch != before or patch.fns != before.fns):
             text = f"{handler} only validates, so its patch is ignored."
             self._warn_once(cause, f"{text} To change objects, use @webop.on.mutate.")

@@ -23,7 +23,13 @@ from webop.errors import (
     TemporaryError,
     WebopError,
 )
-from webop.handlers.model import ActivityHandler, ErrorsMode, Handler, WebhookHandler
+from webop.handlers.model import (
+    ActivityHandler,
+    ErrorsMode,
+    Handler,
+    ReconcileHandler,
+    WebhookHandler,
+)
 from webop.handlers.retries import choose_backoff
 from webop.logs.sanitizing import describe_line
 from webop.objects.field_errors import is_validation_error
@@ -37,6 +43,10 @@ _WRONG_CALL = re.compile(
 
 class ChildrenRetryError(TemporaryError):
     """A handler must be called again because some of its sub-handlers are not finished."""
+
+
+class LateCallError(WebopError):
+    """One call of a handler has taken too long; another one follows."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -117,7 +127,7 @@ def classify_failure(
     is_unexpected = not isinstance(exc, WebopError)  # whose messages need no traceback
     mode = handler.errors or default_errors
     if mode is ErrorsMode.IGNORED:
-        text = f"{handler} failed: {reason.rstrip('.')}. Ignored: there is no retry."
+        text = f"{handler} failed: {reason.rstrip('.')}. {handler.after_ignored}"
         return Outcome(final=True, message=text, is_unexpected=is_unexpected)
     if mode is ErrorsMode.PERMANENT:
         text = f"{handler} failed for good: {reason}"
@@ -168,10 +178,11 @@ def _classify_retry(
     reason, number = describe(exc), attempt.retries + 1
     is_unexpected = not isinstance(exc, (TemporaryError, WebopError))
     limit: PermanentError | None = None
-    if handler.timeout is not None and attempt.runtime + delay >= handler.timeout:
+    timeout = None if isinstance(handler, ReconcileHandler) else handler.timeout
+    if timeout is not None and attempt.runtime + delay >= timeout:
         limit = HandlerTimeoutError(
             f"{handler} failed for good: a retry in {format_pause(delay)} s would exceed "
-            f"timeout={handler.timeout:g} s. The last error: {reason}"
+            f"timeout={timeout:g} s. The last error: {reason}"
         )
     elif handler.retries is not None and number >= handler.retries:
         attempts = "1 attempt" if number == 1 else f"{number} attempts"

@@ -30,6 +30,7 @@ from webop.calls.current_call import (
 from webop.calls.error_policy import (
     Attempt,
     ChildrenRetryError,
+    LateCallError,
     Outcome,
     check_limits,
     classify_failure,
@@ -57,7 +58,14 @@ from webop.handlers.causes import (
     WebhookCause,
 )
 from webop.handlers.filters import matches
-from webop.handlers.model import ChangeHandler, Handler, MappingHandler, Reason, ResourceHandler
+from webop.handlers.model import (
+    ChangeHandler,
+    Handler,
+    MappingHandler,
+    Reason,
+    ReconcileHandler,
+    ResourceHandler,
+)
 from webop.handlers.registry import deduplicated
 from webop.handlers.retries import Again
 from webop.lifecycles import LifeCycleFn
@@ -68,6 +76,7 @@ from webop.objects.patch import Patch
 
 _FRAMEWORK = ("webop.", "asyncio.", "concurrent.")
 _UNCHOSEN_PAUSE = 1.0  # seconds
+_SUCCEEDED = {"k8s_reason": "HandlerSucceeded"}
 _logged = Once()
 
 # The calls whose results go into the status of their object.
@@ -169,7 +178,7 @@ async def attempt(
         _log_failure(cause, outcome, failure)
     else:
         outcome = DONE if result is None else Outcome(final=True, result=result)
-        cause.logger.log(options.success_level, "%s succeeded.", handler)
+        cause.logger.log(options.success_level, "%s succeeded.", handler, extra=_SUCCEEDED)
     finally:
         record_end(invocation, outcome, time.monotonic() - began, failure, span)
         current_invocation.reset(token)
@@ -232,9 +241,10 @@ async def _await_in_time(handler: Handler, call: Awaitable[Any], seconds: float)
     except TimeoutError:
         if not deadline.expired():
             raise
-        raise HandlerTimeoutError(
-            f"{handler} failed for good: it did not end within timeout={handler.timeout:g} s."
-        ) from None
+        limit = f"did not end within timeout={handler.timeout:g} s."
+        if isinstance(handler, ReconcileHandler):  # which is for one call: the next one follows
+            raise LateCallError(f"It {limit}") from None
+        raise HandlerTimeoutError(f"{handler} failed for good: it {limit}") from None
 
 
 async def execute_children(
@@ -312,14 +322,14 @@ def _log_failure(cause: Cause, outcome: Outcome, exc: Exception) -> None:
     if not outcome.message:
         cause.logger.debug("%s", exc)
         return
-    text, options = f"{outcome.message} {outcome.advance}".rstrip(), dict[str, Any]()
-    if outcome.advance:  # one Event, which counts the attempts
-        options["extra"] = {"k8s_event": outcome.message}
+    text = f"{outcome.message} {outcome.advance}".rstrip()
+    reason = "HandlerFailed" if outcome.final else "HandlerRetry"
+    extra = {"k8s_event": outcome.message, "k8s_reason": reason}  # one Event counts the retries
     if outcome.is_unexpected:
         trace = skip_framework(exc)
-        cause.logger.error(text, exc_info=(type(exc), exc, trace), **options)
+        cause.logger.error(text, exc_info=(type(exc), exc, trace), extra=extra)
     else:
-        cause.logger.log(_choose_level(cause, outcome.exception), text, **options)
+        cause.logger.log(_choose_level(cause, outcome.exception), text, extra=extra)
 
 
 def skip_framework(exc: BaseException) -> TracebackType | None:

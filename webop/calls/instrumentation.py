@@ -23,6 +23,7 @@ from webop.handlers.model import (
     ChangeHandler,
     DaemonHandler,
     Handler,
+    ReconcileHandler,
     TimerHandler,
     WebhookHandler,
 )
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 DONE = Outcome(final=True)  # the outcome of most calls
 CANCELLED = Outcome(final=True)
-_STATEFUL = (ChangeHandler, DaemonHandler, TimerHandler)  # others are called for each event
+_STATEFUL = (ChangeHandler, DaemonHandler, ReconcileHandler, TimerHandler)  # no raw events
 
 
 def record_begin(invocation: Invocation) -> Span | None:

@@ -18,11 +18,15 @@ __all__ = ["CLIControls", "LogFormatParamType", "main"]
 
 _EPILOG = """\b
 To get started:
-    webop init shop                         create an operator
-    webop cluster start                     start a local API server
-    eval "$(webop cluster env)"             use it
-    webop run --all-namespaces handlers.py  run the operator
-    eval "$(webop completion bash)"         complete with the TAB key
+    webop init shop && cd shop                   create an operator
+    webop cluster start                          start an API server
+    eval "$(webop cluster env)"                  use it
+    webop crd apply -m shop.handlers             define its kind
+    webop run --all-namespaces -m shop.handlers  run it
+
+\b
+To complete with the TAB key:
+    eval "$(webop completion bash)"
 
 'webop COMMAND --help' shows the options of a command. For ASGI servers, the app is webop.app:app.
 """
@@ -65,9 +69,9 @@ def _load(name: str) -> Any:
     },
     aliases=_ALIASES,
     load=_load,
-    context_settings={"auto_envvar_prefix": "WEBOP", "help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"]},
     epilog=_EPILOG,
 )
-@click.version_option(__version__, prog_name="webop", allow_from_autoenv=False)
+@click.version_option(__version__, prog_name="webop")
 def main() -> None:
     """Kubernetes operators in Python, admission webhooks first."""

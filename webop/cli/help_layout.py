@@ -25,8 +25,8 @@ _WIDEST = 30  # characters of the first column; click's own limit
 class SectionOption(click.Option):
     """An option that ``--help`` shows under a heading.
 
-    Its variable has a name of the option or that of the parameter, as WEBOP_RUN_NAMESPACES for
-    ``--namespace``, which is repeatable.
+    For 'webop run', its variable has a name of the option or that of the parameter, as
+    WEBOP_RUN_NAMESPACES for ``--namespace``, which is repeatable.
     """
 
     def __init__(self, *args: Any, section: str, **kwargs: Any) -> None:
@@ -35,6 +35,8 @@ class SectionOption(click.Option):
 
     def list_variables(self, ctx: click.Context) -> list[str]:
         """Return the names of the variable; the documented one comes first."""
+        if ctx.auto_envvar_prefix is None:
+            return []
         words = [one.removeprefix("--") for one in self.opts if one.startswith("--")]
         names = [*(word.replace("-", "_") for word in words), str(self.name)]
         ordered = reversed(names) if self.multiple else names

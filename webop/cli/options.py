@@ -10,7 +10,7 @@ import contextlib
 import functools
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,8 +19,9 @@ from click.core import ParameterSource
 
 from webop.cli.help_layout import build_option
 from webop.errors import WebopError
-from webop.kopf_alias import alias_kopf
+from webop.kopf_alias import advise_about_kopf, alias_kopf
 from webop.logs import LogFormat, configure, configure_terminal
+from webop.objects.names import join_names
 
 if TYPE_CHECKING:
     from webop.client.auth.vault import Vault
@@ -91,6 +92,23 @@ def load_quietly(
     with contextlib.redirect_stdout(sys.stderr):
         registry = load_handlers(paths, modules, registry)
     return registry, check_registry(registry)
+
+
+def check_handlers(registry: OperatorRegistry, sources: Iterable[str]) -> None:
+    """Check that files and modules have registered handlers, if any are named.
+
+    Raises:
+        click.ClickException: there are none; the message says why, or what to do.
+    """
+    places = join_names(sources)
+    if len(registry) or not places:
+        return  # without files, code passes its own registry, and can add handlers later
+    if registry.rules:
+        raise click.ClickException(
+            f"There are only rules in {places}, no handlers. Name the files with the handlers, too."
+        )
+    advice = advise_about_kopf() or " Decorate a function, such as with @webop.on.create('pods')."
+    raise click.ClickException(f"There are no handlers in {places}.{advice}")
 
 
 def confirm(question: str) -> None:

@@ -19,7 +19,11 @@ import orjson
 
 from webop.aio.backoff import Backoff, Once, format_pause
 from webop.client.deep_json import decode
-from webop.client.http.failed_requests import build_connection_error, choose_pause
+from webop.client.http.failed_requests import (
+    build_connection_error,
+    choose_pause,
+    may_be_executed,
+)
 from webop.client.http.requests import (
     JSON,
     JSON_PATCH,
@@ -51,6 +55,7 @@ from webop.client.request_limits import RequestLimits
 from webop.errors import (
     TRANSIENT_ERRORS,
     APINotFoundError,
+    APIStatusError,
     APITooManyRequestsError,
     APIUnauthorizedError,
 )
@@ -71,6 +76,12 @@ PAGE_SIZE = 500
 _SECOND_TRY = (FORGIVENESS, 1.0)
 
 _NO_LIMITS = StreamLimits()
+
+_UNKNOWN = (
+    "It is unknown whether the request was executed, so it is not repeated: look at the object "
+    "before you send it again."
+)
+_MAYBE_OWN = "An earlier attempt of this request got no response, and can have been executed."
 
 # A 429 is transient only with Retry-After: that of a forbidden eviction has none, for example.
 _TRANSIENT = (*TRANSIENT_ERRORS, APIUnauthorizedError)
@@ -103,6 +114,8 @@ class Client:
         - Network errors, 5xx, and 429 with ``Retry-After`` are retried with
           ``options.error_backoffs``; other errors are raised at once. A retry delays only its own
           request.
+        - A request that may have been executed is sent again only if that does no harm
+          (:attr:`Call.is_repeatable`).
         - After a 401, the request is sent again with the same credentials. If all requests with
           them get a 401 now, the credentials are excluded, and the request continues with others.
           Without others, it fails with LoginError.
@@ -112,7 +125,7 @@ class Client:
 
     Caveats:
         The first attempt of a retried request can have succeeded although its response was lost. So
-        a creation can end in 409, and a JSON patch with a test in 422.
+        a creation can end in 409, and a JSON patch with a test in 422. The error says so.
 
     Attributes:
         options: the timeouts and pauses; they can be replaced.
@@ -178,6 +191,7 @@ class Client:
     async def perform(self, call: Call) -> Any:
         """Send a prepared call with retries; see :meth:`request`."""
         backoff: Backoff | None = None
+        is_in_doubt = False  # whether an earlier attempt may have been executed
         while True:
             try:
                 if call.queue is None:
@@ -191,6 +205,10 @@ class Client:
                 is_final = isinstance(exc, APITooManyRequestsError) and not exc.retry_after
                 if is_final or not call.is_retried:
                     raise
+                is_in_doubt |= may_be_executed(exc)
+                if is_in_doubt and not call.is_repeatable:
+                    exc.args = (f"{str(exc).rstrip('.')}. {_UNKNOWN}",)
+                    raise
                 if backoff is None:
                     backoff = Backoff(self.options.error_backoffs, is_endless=False)
                 delay = choose_pause(backoff, exc, is_enforced=self.options.enforce_retry_after)
@@ -202,6 +220,10 @@ class Client:
                 logger.log(
                     level, "%s. Retrying in %s s.", str(exc).rstrip("."), format_pause(delay)
                 )
+            except APIStatusError as exc:
+                if is_in_doubt:
+                    exc.args = (f"{str(exc).rstrip('.')}. {_MAYBE_OWN}",)
+                raise
             await asyncio.sleep(delay)
 
     @contextlib.asynccontextmanager

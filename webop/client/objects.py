@@ -33,7 +33,7 @@ from typing import (
 import pydantic
 
 from webop.client.auth.exec_plugins import current_login
-from webop.client.current_client import current_client
+from webop.client.current_client import current_client, written_paths
 from webop.client.http.requests import (
     APPLY_PATCH,
     JSON,
@@ -114,7 +114,8 @@ class AsyncClient:
 
     Guarantees:
         - Network errors, 5xx, and 429 with ``Retry-After`` are retried after the pauses in
-          ``settings.networking``.
+          ``settings.networking``, unless the request can have been executed and repeating it would
+          do harm (docs/client.md, "Errors"). The error says so.
         - Of each sort of handlers (of changes and events; daemons and timers; reviews; others, such
           as probes), at most 16 requests are in flight; others wait.
         - Each attempt ends after 60 s at the latest, waiting not included.
@@ -127,7 +128,7 @@ class AsyncClient:
 
     Caveats:
         The first attempt can have succeeded although its response was lost. So a retried creation
-        can conflict with itself.
+        can conflict with itself; the error says that there was an earlier attempt.
 
     Attributes:
         queue: the queue of its requests; they share a limit.
@@ -580,6 +581,8 @@ class AsyncClient:
         encode = encode_yaml if content_type == APPLY_PATCH else encode_body
         content = None if body is None else encode(body)
         path = resource.get_url(namespace=namespace, name=name, subresource=subresource)
+        if method != "GET" and (written := written_paths.get()) is not None:
+            written.add(path)
         call = Call(
             method,
             path,

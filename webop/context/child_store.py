@@ -37,6 +37,7 @@ Json = dict[str, Any]
 _PREFIX: Final = "webop.dev"
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _LABEL_LIMIT: Final = 63
+_HASTE: Final = 1.0  # seconds
 
 
 class Place(NamedTuple):
@@ -165,6 +166,7 @@ class ChildStore:
     _of_owner: dict[str, dict[Place, Child]] = field(default_factory=dict)
     _parents: dict[str, dict[str, tuple[Parent, ReconcileHandler]]] = field(default_factory=dict)
     _named: dict[tuple[str, str | None, str], Parent] = field(default_factory=dict)
+    _called_soon: set[tuple[str, str]] = field(default_factory=set)  # for all objects, and why
     # The newest version that was shown of each child that is being applied; "" for none.
     _applying: dict[Place, str] = field(default_factory=dict)
     _locks: WeakValueDictionary[Place, asyncio.Lock] = field(default_factory=WeakValueDictionary)
@@ -203,6 +205,18 @@ class ChildStore:
             )
             if parent is not None:
                 parent.call_again(handler_id, kind)
+
+    def call_all_soon(self, handler_id: str, because: str) -> None:
+        """Call a reconciler for all of its objects, once for all that happens in a second."""
+        if (handler_id, because) not in self._called_soon:
+            self._called_soon.add((handler_id, because))
+            asyncio.get_running_loop().call_later(_HASTE, self._call_all, handler_id, because)
+
+    def _call_all(self, handler_id: str, because: str) -> None:
+        self._called_soon.discard((handler_id, because))
+        for key, parent in [*self._named.items()]:
+            if key[0] == handler_id:
+                parent.call_again(handler_id, because)
 
     def find(self, place: Place) -> Child | None:
         """Return a child; None if it is not known."""

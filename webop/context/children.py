@@ -55,6 +55,11 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
+# The fields that only API servers set (Kubernetes API, meta/v1 ObjectMeta).
+_OF_SERVERS: Final = frozenset({
+    *("creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "generation"),
+    *("managedFields", "resourceVersion", "selfLink", "uid"),
+})  # fmt: skip
 _MANAGER_LIMIT: Final = 128
 _NAMED: Final = 5  # fields in one line of the log
 _ABSENCE_DELAY: Final = 10.0  # seconds; until a kind, or the end of a child, is looked for again
@@ -96,7 +101,6 @@ class Children:
         self._given_client = client
         self._applied: dict[Place, str] = {}
         self._has_failed = False
-        self._writes = 0
 
     @functools.cached_property
     def _names(self) -> Names:
@@ -105,11 +109,6 @@ class Children:
     @functools.cached_property
     def _reference(self) -> OwnerReference:
         return build_owner_reference(self._body)
-
-    @property
-    def is_writing(self) -> bool:
-        """Whether a child is being applied just now."""
-        return self._writes > 0
 
     @property
     def sync(self) -> SyncChildren:
@@ -157,14 +156,11 @@ class Children:
             TemporaryError: the cluster does not have its kind yet.
             APIError: the API server refuses it, or is not reachable.
         """
-        self._writes += 1
         try:
             return await self._apply(child, namespace, adopt=adopt)
         except BaseException:
             self._has_failed = True
             raise
-        finally:
-            self._writes -= 1
 
     async def _apply(
         self,
@@ -183,7 +179,7 @@ class Children:
         self._check_sight(handler, resource, content, place)
         if self._applied.setdefault(place, digest) != digest:
             text = "%s applies %s twice in one call: each call writes both, and the last one wins."
-            self._logger.warning(text, handler, place)
+            self._logger.warning(text, handler, place, extra={"k8s_reason": "AppliedTwice"})
         async with store.applying(place):
             known, former = store.find(place), None
             is_mine = known is not None and (known.owner, known.reconciler) == (self._uid, label)
@@ -210,8 +206,15 @@ class Children:
     def _locate(
         self, handler: ReconcileHandler, resource: Resource, content: Json, namespace: str | None
     ) -> Place:
-        """Return the place of a child, whose metadata get the namespace."""
-        meta = content["metadata"] = dict(content.get("metadata") or {})
+        """Return the place of a child; leave only what can be applied, and the namespace, in it.
+
+        API servers do not note an empty list of finalizers, for example.
+        """
+        given = content.get("metadata") or {}
+        meta = {key: value for key, value in given.items() if value and key not in _OF_SERVERS}
+        content["metadata"] = meta
+        if "status" in resource.subresources:
+            content.pop("status", None)
         if not meta.get("name"):
             raise ConfigurationError(f"{handler} applies {resource.plural_name} without a name.")
         where = namespace or meta.get("namespace") or self._namespace
@@ -231,9 +234,13 @@ class Children:
         if self._namespace in (None, place.namespace):
             others = [one for one in meta.get("ownerReferences") or () if one["uid"] != self._uid]
             meta["ownerReferences"] = [*others, self._reference]
+        annotations = dict(meta.pop("annotations", {}))
+        annotations.pop(names.digest, None)  # of a child that was read
+        if annotations:
+            meta["annotations"] = annotations
         text = orjson.dumps(content, option=orjson.OPT_SORT_KEYS).decode()
         digest = f"{build_seal(place, self._uid)}.{build_digest(text, 16)}"
-        meta["annotations"] = {**(meta.get("annotations") or {}), names.digest: digest}
+        meta["annotations"] = {**annotations, names.digest: digest}
         return digest
 
     def _check_sight(
@@ -341,7 +348,8 @@ class Children:
         self.has_taken_back = True
         found = [f"{one.get('field')} ({one.get('message')})" for one in causes]
         fields = f": {join_names(found, _NAMED)}" if found else ""
-        self._logger.info("Taking back what was changed in %s%s.", place, fields)
+        text, extra = "Taking back what was changed in %s%s.", {"k8s_reason": "TakenBack"}
+        self._logger.info(text, place, fields, extra=extra)
 
     async def prune(self) -> builtins.list[str]:
         """Delete the children that were not applied in this call; return their names.
@@ -351,7 +359,8 @@ class Children:
         those that another object controls.
         """
         if self._has_failed:
-            self._logger.warning("Nothing is pruned: an apply has failed in this call.")
+            text = "Nothing is pruned: an apply has failed in this call."
+            self._logger.warning(text, extra={"k8s_reason": "NotPruned"})
             return []
         return await self._delete(
             place for place, _ in self._list_own() if place not in self._applied
@@ -449,7 +458,8 @@ class Children:
             except APIConflictError:  # it was replaced: that one is not ours
                 continue
             child.is_deleting = True
-            self._logger.info("Deleted the child %s.", place)
+            extra = {"k8s_reason": "ChildDeleted"}
+            self._logger.info("Deleted the child %s.", place, extra=extra)
             deleted.append(place.name)
         return deleted
 

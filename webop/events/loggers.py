@@ -62,7 +62,8 @@ class ObjectLogger(logging.LoggerAdapter[logging.Logger]):
     """The argument ``logger`` of handlers: a logger whose lines name the object.
 
     Lines from the level ``settings.posting.level`` on also become Events of the object. The text of
-    the Event can be another one: ``logger.info("…", extra={"k8s_event": "…"})``.
+    the Event can be another one: ``logger.info("…", extra={"k8s_event": "…"})``. Its reason is
+    "Logging", or the ``k8s_reason`` in ``extra``.
     """
 
     is_local = False
@@ -111,10 +112,11 @@ class ObjectLogger(logging.LoggerAdapter[logging.Logger]):
         if self.is_local or level < posting.level or not (posting.enabled and posting.loggers):
             return
         if (poster := current_poster.get(None)) is not None:
-            text = (kwargs.get("extra") or {}).get("k8s_event") or _format(msg, args)
-            text = text or logging.getLevelName(level)
+            extra = kwargs.get("extra") or {}
+            text = extra.get("k8s_event") or _format(msg, args) or logging.getLevelName(level)
             kind = "Warning" if level >= logging.WARNING else "Normal"
-            _post(poster, self.reference, kind, "Logging", str(text))
+            reason = extra.get("k8s_reason") or "Logging"
+            _post(poster, self.reference, kind, str(reason), str(text))
 
 
 class LocalObjectLogger(ObjectLogger):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, Unpack
 
 import pydantic
@@ -25,7 +25,7 @@ from webop.handlers.options import (
 )
 from webop.handlers.registry import get_default_registry
 from webop.models.cel_rules import EMBEDDED, PRESERVE
-from webop.models.model import escape, find_definition
+from webop.models.model import RESERVED, find_definition
 from webop.objects.names import join_names
 
 _ABSENT = {"oldObject": ("CREATE", "object"), "object": ("DELETE", "oldObject")}
@@ -36,6 +36,9 @@ _TEXT = re.compile(
     re.DOTALL | re.IGNORECASE,
 )
 _find_names = re.compile(r"(?<![\w.])(?:self|oldSelf|object|oldObject)\b").findall
+_find_escape = re.compile(
+    rf"\.\s*\??(\w*__(?:underscores|dot|dash|slash)__\w*|__(?:{'|'.join(RESERVED)})__)(?!\w)"
+).search
 _find_paths = re.compile(r"(?<![\w.])(object|oldObject)((?:\s*\.\s*\??\w+)+)(\s*\()?").finditer
 # Kubernetes API, meta/v1 ObjectMeta.
 _METADATA: Final = (
@@ -81,15 +84,13 @@ def rule(*resource: ResourcePart, **options: Unpack[RuleOptions]) -> Rule:
         raise TypeError("webop.rule() requires id=, such as id='engine-is-fixed'.")
     _check_parts(parsed)
     text = _TEXT.sub("", next(parsed[name] for name in _PARTS if name in parsed))
-    parsed.setdefault("operations", frozenset({"UPDATE"}) if _reads_old(text) else _CHANGES)
-    _check_names(parsed["operations"], text, parsed)
+    texts = [text, *(_TEXT.sub("", one.expression) for one in parsed.get("match_conditions", ()))]
+    _check_names(parsed, texts)
     selector, model = parse_kind(resource, options)
     if not selector.is_specific:
         raise TypeError(f"webop.rule() requires one kind, got {selector}.")
     # Of other subresources, the object is another one, such as a Scale.
     if model is not None and parsed.get("subresource") in (None, "status"):
-        conditions = (one.expression for one in parsed.get("match_conditions", ()))
-        texts = [text, *(_TEXT.sub("", condition) for condition in conditions)]
         _check_paths(parsed["id"], texts, model)
     declared = Rule(
         selector=selector, model=model, object_selector=parsed.pop("labels", None), **parsed
@@ -125,18 +126,18 @@ def _check_parts(options: dict[str, Any]) -> None:
         raise ValueError(f"operations= with {given[0]}= must be CREATE and UPDATE, got {found}.")
 
 
-def _reads_old(text: str) -> bool:
-    return "oldObject" in _find_names(text) and not _can_be_null("oldObject", text)
-
-
 def _can_be_null(name: str, text: str) -> bool:
-    """Return whether an expression asks first if an object is null, or for the operation."""
+    """Return whether an expression asks first if an object is null."""
     asked = rf"\b{name}\s*[!=]=\s*null\b|\bnull\s*[!=]=\s*{name}\b|\b{name}\.\?"
-    return bool(re.search(rf"{asked}|\brequest\.operation\b", text))
+    return bool(re.search(asked, text))
 
 
-def _check_names(operations: frozenset[str], text: str, options: dict[str, Any]) -> None:
-    """Check that an expression without its texts and comments has the objects that it reads."""
+def _check_names(options: dict[str, Any], texts: list[str]) -> None:
+    """Check that an expression without its texts and comments has the objects that it reads.
+
+    Its conditions follow. By default, it is for updates only if it needs the old object.
+    """
+    text = texts[0]
     names = set(_find_names(text))
     if wrong := names & {"self", "oldSelf"}:
         good = {"self": "object", "oldSelf": "oldObject"}
@@ -144,9 +145,21 @@ def _check_names(operations: frozenset[str], text: str, options: dict[str, Any])
         raise ValueError(
             f"Rule {options['id']!r}: write {hints}. self is for rules in schemas (webop.CEL)."
         )
+    if found := next(filter(None, map(_find_escape, texts)), None):
+        raise ValueError(
+            f"Rule {options['id']!r}: {found[1]} is the name of a field in the rules of schemas. "
+            "Policies take names as they are: write object.spec.namespace, or "
+            "object.spec['a-b'], or object.spec[?'a-b'] if it can be missing."
+        )
+    needs_old = "oldObject" in names and not _can_be_null("oldObject", text)
+    if needs_old and "request.operation" in text and "operations" not in options:
+        raise ValueError(
+            f"Rule {options['id']!r} reads oldObject, which is null in CREATE, and "
+            "request.operation: say which requests it checks, such as operations=['UPDATE']."
+        )
+    operations = options.setdefault("operations", _CHANGES - ({"CREATE"} if needs_old else set()))
     if not operations:
         raise ValueError("operations= must not be empty.")
-    conditions = " ".join(one.expression for one in options.get("match_conditions", ()))
     for name, (operation, other) in _ABSENT.items():
         if name not in names or operation not in operations:
             continue
@@ -155,7 +168,7 @@ def _check_names(operations: frozenset[str], text: str, options: dict[str, Any])
                 f"Rule {options['id']!r} reads {name}, which is null in each {operation}: use "
                 f"{other}, or other operations."
             )
-        if not _can_be_null(name, f"{text} {conditions}"):
+        if not any(_can_be_null(name, one) or "request.operation" in one for one in texts):
             raise ValueError(
                 f"Rule {options['id']!r} reads {name}, which is null in {operation}, so that it "
                 f"would deny each of these. Remove {operation} from operations=, or begin with "
@@ -179,8 +192,7 @@ def _check_paths(rule_id: str, texts: Iterable[str], model: type[pydantic.BaseMo
         part, place = schema, found[1]
         for name in names[:-1] if found[3] else names:  # the last one can be a function
             fields = part.get("properties", {})
-            known = fields | {escape(one): inner for one, inner in fields.items()}
-            if name not in known:
+            if name not in fields:
                 is_mapping = part.get("type", "object") == "object"
                 is_open = (not fields and is_mapping) or {PRESERVE, EMBEDDED} & part.keys()
                 if is_open or (part is schema and name == "status"):
@@ -196,4 +208,21 @@ def _check_paths(rule_id: str, texts: Iterable[str], model: type[pydantic.BaseMo
                     f"Rule {rule_id!r} reads {place}.{name}, but {model.__qualname__} has no such "
                     f"field: {hint}"
                 )
-            part, place = known[name], f"{place}.{name}"
+            part, place = fields[name], f"{place}.{name}"
+
+
+def find_unruled_scales(rules: list[Rule]) -> Iterator[str]:
+    """Find rules about a field that also changes by the subresource scale, which no rule is for."""
+    ruled = {rule.selector for rule in rules if rule.subresource in ("scale", "*")}
+    for rule in rules:
+        definition = None if rule.model is None else find_definition(rule.model)
+        if not rule.cel or not definition or not definition.scale or rule.selector in ruled:
+            continue
+        written = definition.scale.replicas.strip(".").split(".")
+        paths = (re.findall(r"\w+", found[2]) for found in _find_paths(_TEXT.sub("", rule.cel)))
+        if any(path == written[: len(path)] for path in paths) and "UPDATE" in rule.operations:
+            yield (
+                f"{rule} reads {definition.scale.replicas}, which 'kubectl scale' and autoscalers "
+                "change without a check by this rule. Use webop.CEL, which always holds, or add a "
+                "rule with subresource='scale', whose object has spec.replicas."
+            )

@@ -109,6 +109,7 @@ class Handler:
     title: ClassVar[str] = "Handler"
     family: ClassVar[str] = "handler"  # "change" for a ChangeHandler, and so on
     queue: ClassVar[str] = "handlers"  # of their requests: no sort of handlers blocks another one
+    after_ignored: ClassVar[str] = "Ignored: there is no retry."  # said of an error
 
     id: str
     fn: HandlerFn
@@ -288,6 +289,7 @@ class MappingHandler(EventHandler):
     """
 
     title = "Mapping"
+    after_ignored = "The reconciler is called for all of its objects."
 
     parent: str
 

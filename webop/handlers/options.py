@@ -221,11 +221,14 @@ class TimerOptions(ChangeOptions, total=False):
     """Seconds for which the object must be unchanged before a call"""
 
 
-class ReconcileOptions(
-    CommonOptions, RetryOptions, MetaOptions, KindOptions, SelectorNames, total=False
-):
+class ReconcileOptions(CommonOptions, MetaOptions, KindOptions, SelectorNames, total=False):
     """Options of ``@webop.reconcile``."""
 
+    timeout: Number | None
+    """Seconds after which a call of an async function fails"""
+    backoff: Pause | None
+    """Seconds until the next call after a failure: a number, several of which the last one repeats,
+    or a ``webop.Backoff``; by default 1, 2, 4, … up to 300"""
     fields: Fields | None
     """webop calls the reconciler when one of these fields changes, such as ``["spec",
     "metadata.labels"]``; by default all but the metadata and the status"""

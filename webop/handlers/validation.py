@@ -11,6 +11,7 @@ from types import FunctionType
 from typing import Any, TypeGuard
 
 from webop.errors import ConfigurationError
+from webop.handlers.admission_rules import find_unruled_scales
 from webop.handlers.causes import REVIEW_ARGUMENTS
 from webop.handlers.model import (
     Activity,
@@ -177,6 +178,7 @@ def check_registry(registry: OperatorRegistry) -> list[str]:
         *_find_clashes(objects),
         *_find_unpaced_timers(objects),
         *_find_converted_indexes(registry),
+        *find_unruled_scales(registry.rules),
     ]
 
 

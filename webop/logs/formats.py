@@ -19,7 +19,7 @@ from webop.telemetry.tracing import find_trace_ids
 
 _SEVERITIES = ((50, "fatal"), (40, "error"), (30, "warn"), (20, "info"))
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {
-    *("message", "asctime", "k8s_event", "k8s_ref", "k8s_request")
+    *("message", "asctime", "k8s_event", "k8s_reason", "k8s_ref", "k8s_request")
 }
 
 

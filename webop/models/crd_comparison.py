@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
-from webop.models.cel_rules import INT_OR_STRING, LIST_KEYS, PRESERVE, RULES
+from webop.models.cel_rules import EMBEDDED, INT_OR_STRING, LIST_KEYS, PRESERVE, RULES
+from webop.models.crds import get_storage_version
 from webop.models.schema import Schema
 
 _UPPER: Final = ("maximum", "maxLength", "maxItems", "maxProperties")
@@ -13,6 +14,7 @@ _LOWER: Final = ("minimum", "minLength", "minItems", "minProperties")
 _WIDER: Final = (
     *(("integer", "number"), ("integer", "int or string"), ("string", "int or string")),
 )
+_ANYTHING: Final[Schema] = {PRESERVE: True, "nullable": True}
 _EQUAL: Final = ("pattern", "format", "multipleOf", "x-kubernetes-list-type")
 
 
@@ -51,10 +53,46 @@ def compare(present: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
     return problems
 
 
+def compare_versions(definition: dict[str, Any], stored: Collection[str] = ()) -> list[str]:
+    """Return what objects lose between the versions of a definition, if no function converts them.
+
+    Args:
+        definition: the CustomResourceDefinition.
+        stored: the versions that objects may be stored in, beside the present one.
+    """
+    storage, versions = get_storage_version(definition), definition["spec"]["versions"]
+    used = [each["name"] for each in versions if each["served"] or each["name"] in stored]
+    pairs = [pair for name in used for pair in ((name, storage), (storage, name))]
+    return [drop for pair in pairs for drop in list_drops(definition, *pair)]
+
+
+def list_drops(definition: Mapping[str, Any], source: str, target: str) -> Iterator[str]:
+    """Yield what objects of one version lose in another one, if no function converts them.
+
+    API servers only change ``apiVersion`` then, and drop the fields that the schema does not have.
+    """
+    schemas = {each["name"]: _get_schema(each) for each in definition["spec"]["versions"]}
+    yield from _list_drops(schemas[source], schemas[target], "", (source, target))
+
+
+def _list_drops(old: Schema, new: Schema, path: str, names: tuple[str, str]) -> Iterator[str]:
+    for where, before, after in _pair_parts(old, new, path):
+        if after is None:
+            yield f"{names[1]} does not have {where} of {names[0]}, and API servers drop it"
+        elif _is_other_type(before, after):
+            types = f"{_name_type(before)} in {names[0]}, but {_name_type(after)} in {names[1]}"
+            yield f"{where} is {types}, and API servers do not convert it"
+        else:
+            yield from _list_drops(before, after, where, names)
+
+
 def _compare_access(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
     """Compare the subresources and the selectable fields of a version."""
-    for name in (old.get("subresources") or {}).keys() - (new.get("subresources") or {}).keys():
+    before, after = ((each.get("subresources") or {}).keys() for each in (old, new))
+    for name in before - after:
         yield f"the subresource {name} goes: clients that use it fail"
+    if "status" in after - before and "status" in _get_schema(old).get("properties", {}):
+        yield "the subresource status comes: a status that is written with the object is ignored"
     paths = [[each["jsonPath"] for each in v.get("selectableFields") or ()] for v in (old, new)]
     for path in [path for path in paths[0] if path not in paths[1]]:
         yield f"{path} can no longer be selected: clients that do so fail"
@@ -67,27 +105,44 @@ def _get_schema(version: Mapping[str, Any]) -> Schema:
 
 def _compare(old: Schema, new: Schema, path: str) -> Iterator[str]:
     place = path or "the object"
-    old_type, new_type = _name_type(old), _name_type(new)
-    if new_type not in (old_type, "anything") and (old_type, new_type) not in _WIDER:
-        yield f"{place} changes from {old_type} to {new_type}"
+    if _is_other_type(old, new):
+        yield f"{place} changes from {_name_type(old)} to {_name_type(new)}"
         return
     yield from _compare_limits(old, new, place)
-    properties, others = new.get("properties", {}), old.get("properties", {})
-    for name, part in others.items():
-        where = f"{path}.{name}".lstrip(".")
-        if name in properties:
-            yield from _compare(part, properties[name], where)
-        elif not new.get(PRESERVE) and not isinstance(new.get("additionalProperties"), dict):
-            yield f"{where} is removed: stored values are dropped"
     for name in {*new.get("required", ())} - {*old.get("required", ())}:
-        if "default" not in properties.get(name, {}):
+        if "default" not in new.get("properties", {}).get(name, {}):
             where = f"{path}.{name}".lstrip(".")
             yield f"{where} becomes required, without a default: objects without it are refused"
-    if _is_open(old) and new.get("type") == "object" and not _is_open(new):
-        yield f"{place} no longer keeps unknown fields: stored values are dropped"
-    for key, step in (("items", "[]"), ("additionalProperties", "[key]")):
-        if isinstance(old.get(key), dict) and isinstance(new.get(key), dict):
-            yield from _compare(old[key], new[key], f"{path}{step}")
+    for where, before, after in _pair_parts(old, new, path):
+        if after is None:
+            yield f"{where} is removed: stored values are dropped"
+        else:
+            yield from _compare(before, after, where)
+
+
+def _pair_parts(old: Schema, new: Schema, path: str) -> Iterator[tuple[str, Schema, Schema | None]]:
+    """Yield the places in values of a schema, each with its part and that of another schema.
+
+    None stands for no part: API servers drop such values.
+    """
+    if old == new:
+        return
+    parts = [each.get("properties", {}) for each in (old, new)]
+    rests = [_get_rest(each) for each in (old, new)]
+    for name in {**parts[0], **parts[1]}:
+        before, after = (part.get(name, rest) for part, rest in zip(parts, rests, strict=True))
+        if before is not None:
+            yield f"{path}.{name}".lstrip("."), before, after
+    if rests[0] is not None:
+        yield f"{path}[key]", rests[0], rests[1]
+    if "items" in old and "items" in new:
+        yield f"{path}[]", old["items"], new["items"]
+
+
+def _get_rest(schema: Schema) -> Schema | None:
+    """Return the schema of the fields that a schema does not name."""
+    more = schema.get("additionalProperties")
+    return more if isinstance(more, dict) else _ANYTHING if schema.get(PRESERVE) else None
 
 
 def _compare_limits(old: Schema, new: Schema, place: str) -> Iterator[str]:
@@ -120,6 +175,8 @@ def _compare_values(old: Schema, new: Schema, place: str) -> Iterator[str]:
         yield f"{place}: {', '.join(map(repr, gone))} is no longer allowed"
     elif "enum" in new and "enum" not in old:
         yield f"{place}: only {', '.join(map(repr, new['enum']))} stay allowed"
+    if new.get(EMBEDDED) and not old.get(EMBEDDED):
+        yield f"{place} must be an object of Kubernetes, with apiVersion, kind and metadata"
     if old.get("nullable") and not new.get("nullable"):
         yield f"{place} can no longer be null"
     former = {rule["rule"] for rule in old.get(RULES, ())}
@@ -130,8 +187,10 @@ def _compare_values(old: Schema, new: Schema, place: str) -> Iterator[str]:
         yield f"{place} has no default any more"
 
 
-def _is_open(schema: Schema) -> bool:
-    return bool(schema.get(PRESERVE)) or isinstance(schema.get("additionalProperties"), dict)
+def _is_other_type(old: Schema, new: Schema) -> bool:
+    """Return whether a schema refuses values because of the type that another one allows."""
+    types = _name_type(old), _name_type(new)
+    return types[1] not in (types[0], "anything") and types not in _WIDER
 
 
 def _name_type(schema: Schema) -> str:

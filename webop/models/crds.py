@@ -44,6 +44,11 @@ def get_storage_version(definition: dict[str, Any]) -> str:
     return str(stored)
 
 
+def is_converted(definition: dict[str, Any]) -> bool:
+    """Return whether API servers ask an operator to convert objects of a definition."""
+    return (definition["spec"].get("conversion") or {}).get("strategy") == "Webhook"
+
+
 def _build_crd(
     models: Sequence[type[pydantic.BaseModel]], max_description: int | None
 ) -> dict[str, Any]:

@@ -53,8 +53,8 @@ def fit(annotation: type[T] | Any, value: Any, path: str = "") -> T:
         if (count := exc.error_count()) > _NAMED_LIMIT:
             place = path or "the object"
             raise MisfitError(f"{place}: {count} values do not fit, too many to name.") from exc
-        errors = exc.errors(include_url=False, include_context=False, include_input=False)
-        causes = build_causes(errors, path)
+        errors = exc.errors(include_url=False, include_context=False)
+        causes = build_causes(errors, path, names_values=True)
         raise MisfitError(summarize(causes, len(errors)), causes) from exc
     except Exception as exc:  # of a validator of the user
         place = path or "the object"

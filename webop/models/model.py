@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+import shlex
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import NoneType
@@ -21,7 +23,13 @@ from pydantic_core import PydanticUndefined
 from webop.errors import ConfigurationError
 from webop.models.annotations import build, check_fields
 from webop.objects.fields import find_attribute
-from webop.objects.resources import Selector, guess_plural, parse_selector, select_objects
+from webop.objects.resources import (
+    Resource,
+    Selector,
+    guess_plural,
+    parse_selector,
+    select_objects,
+)
 
 C = TypeVar("C", bound=pydantic.BaseModel)
 
@@ -30,7 +38,7 @@ _is_kind = re.compile(r"[A-Za-z]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?").fullmatch
 _is_name = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?").fullmatch
 
 
-_RESERVED: Final = frozenset(
+RESERVED: Final = frozenset(
     {"true", "false", "null", "in", "as", "break", "const", "continue", "else", "for", "function"}
     | {"if", "import", "let", "loop", "package", "namespace", "return", "var", "void", "while"}
 )
@@ -94,7 +102,7 @@ def _list_aliases(model: type[pydantic.BaseModel]) -> list[str]:
 
 def escape(name: str) -> str:
     """Return the name of a field in CEL, in which some words are reserved."""
-    if name in _RESERVED:
+    if name in RESERVED:
         return f"__{name}__"
     for text, escaped in (("__", "underscores"), (".", "dot"), ("-", "dash"), ("/", "slash")):
         name = name.replace(text, f"__{escaped}__")
@@ -366,6 +374,19 @@ def find_definition(model: type[pydantic.BaseModel]) -> Definition | None:
     """Return what :func:`resource` says of a class; None for others."""
     found: Definition | None = model.__dict__.get(_DEFINITION)
     return found
+
+
+def advise_creation(selector: Selector) -> str:
+    """Return the command that creates the kind of a selector, if a model is for it; else ""."""
+    for model in list_models():
+        one = find_definition(model)
+        file = getattr(sys.modules.get(model.__module__), "__file__", None)
+        if one is None or file is None:
+            continue
+        names = one.group, one.version, one.plural, one.kind, one.singular
+        if selector.check(Resource(*names, frozenset(one.short_names))):
+            return f" Create it: webop crd apply {shlex.quote(file)}"
+    return ""
 
 
 def is_model(value: object) -> TypeGuard[type[pydantic.BaseModel]]:

@@ -134,8 +134,8 @@ def read_misfits(operator: Operator) -> Values:
     counts: Counter[Labels] = Counter()
     for stream in list_streams(operator):
         counts[stream.ctx.resource.plural_name,] += 0
-    for resource, _ in operator.context.counters.misfits.values():
-        counts[resource,] += 1
+    for misfit, _ in operator.context.counters.misfits.values():
+        counts[misfit.resource,] += 1
     return counts
 
 
@@ -189,7 +189,7 @@ DEFINITIONS = (
     Definition(
         *("webop_handler_calls_total", "counter", ("handler", "type", "outcome")),
         "Finished calls of handlers. Types: activity, change, conversion (its handler is the kind "
-        "and both versions: sites.example.com/v1-v2), daemon, event, index, timer, "
+        "and both versions: sites.example.com/v1-v2), daemon, event, index, reconcile, timer, "
         "webhook. Outcomes: success; retry (it will be called again); failure (it will not); "
         "denied (a webhook denied the request); ignored (an error without consequences); "
         "cancelled. All sub-handlers of a handler count as one: parent/*.",

@@ -71,6 +71,7 @@ class Reporter:
             "acting": metrics.is_acting(operator),
             "role": operator.describe_role(),
             "not_ready": operator.list_obstacles(),
+            "missing_kinds": operator.list_absent(),
             "lease": leadership and {"name": leadership[0], "is_held": leadership[1]},
             "certificate_expires": None if expiry is None else _format(expiry),
             "handlers": _limit(_list_handlers(operator, growth)),
@@ -251,16 +252,21 @@ def _build_object_row(resource: str, obj: WatchedObject) -> Row:
 
 
 def _list_failed(operator: Operator) -> Row:
-    """Return the handlers that failed for good, the newest first; not those of deleted objects."""
-    failed, now = operator.context.counters.failed, time.monotonic()
+    """Return the handlers that failed for good, and the objects that do not fit their model.
+
+    The newest come first; deleted objects are left out.
+    """
+    counters, now = operator.context.counters, time.monotonic()
+    failed = counters.failed
     controllers = defaultdict(list)
     for stream in metrics.list_streams(operator):
         controllers[stream.ctx.resource.plural_name].append(stream.controller)
     kept = [
         call
-        for (uid, _), call in reversed(failed.calls.items())
+        for (uid, _), call in failed.calls.items()
         if not (known := controllers[call.resource]) or any(uid in each.uids for each in known)
     ]
+    kept += [misfit for misfit, _ in [*counters.misfits.values()]]
     items: list[Row] = [
         {
             "resource": call.resource,
@@ -273,7 +279,7 @@ def _list_failed(operator: Operator) -> Row:
                 "describe", call.resource, call.name, namespace=call.namespace
             ),
         }
-        for call in kept[:LIMIT]
+        for call in heapq.nlargest(LIMIT, kept, key=lambda call: call.time)
     ]
     return {"items": items, "left_out": len(kept) - len(items) + failed.dropped}
 

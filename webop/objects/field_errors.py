@@ -16,6 +16,9 @@ _MAX_CAUSES = 100
 _MAX_SUMMARY = 1000  # characters
 _MAX_PART = 250  # characters of a field's path, or of what is wrong with it
 
+_LONGEST_VALUE = 50  # characters
+
+_SECRET = re.compile(r"pass|secret|token|key|credential|data\b", re.IGNORECASE)
 _PLAIN_KEY = re.compile(r"[A-Za-z_$][A-Za-z0-9_$-]*")
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _OF_KEYS = "[key]"  # pydantic's name for errors in the keys of a mapping
@@ -77,17 +80,23 @@ def is_validation_error(exc: object) -> bool:
     )
 
 
-def build_causes(errors: Sequence[Mapping[str, Any]], path: str = "") -> list[AdmissionCause]:
+def build_causes(
+    errors: Sequence[Mapping[str, Any]], path: str = "", *, names_values: bool = False
+) -> list[AdmissionCause]:
     """Return one cause per error of a validation, at most the first 100.
 
     Args:
         errors: the result of ``errors()`` of pydantic.
         path: the path of the validated part in the object, such as "spec".
+        names_values: whether messages name wrong values that are simple.
     """
     return [
         AdmissionCause(
-            field=_shorten(render_path(error.get("loc", ()), path)),
-            message=_shorten(_PREFIX.sub("", str(error.get("msg", "is not valid")), count=1)),
+            field=(field := _shorten(render_path(error.get("loc", ()), path))),
+            message=_shorten(
+                _PREFIX.sub("", str(error.get("msg", "is not valid")), count=1)
+                + (_name_value(error.get("input", ...), field) if names_values else "")
+            ),
             reason=_find_reason(str(error.get("type", ""))),
         )
         for error in errors[:_MAX_CAUSES]
@@ -126,12 +135,21 @@ def render_path(location: Iterable[str | int], path: str = "") -> str:
     return path
 
 
+def _name_value(value: object, field: str) -> str:
+    """Return the words that name a wrong value, unless its field sounds like a secret."""
+    if not isinstance(value, str | int | float | None) or _SECRET.search(field):
+        return ""
+    if isinstance(value, str):
+        value = value[: _LONGEST_VALUE + 1]
+    return f", got {_shorten(repr(value), _LONGEST_VALUE)}"
+
+
 def _find_reason(kind: str) -> str:
     other = "FieldValueTypeInvalid" if kind.endswith("_type") else "FieldValueInvalid"
     return _REASONS.get(kind, other)
 
 
-def _shorten(text: str) -> str:
+def _shorten(text: str, limit: int = _MAX_PART) -> str:
     """Make a text short and one line: names of fields are users' input."""
-    text = _CONTROL_CHARACTERS.sub(" ", text[: _MAX_PART + 1])
-    return text if len(text) <= _MAX_PART else f"{text[: _MAX_PART - 1]}…"
+    text = _CONTROL_CHARACTERS.sub(" ", text[: limit + 1])
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"

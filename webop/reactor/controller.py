@@ -180,15 +180,16 @@ class Controller:
             obj = self._objects[uid] = WatchedObject(self, uid, raw, needs_resume=needs_resume)
         is_news = self._is_news(obj, event_type, version)
         has_waited, obj.confirmed = obj.awaits_list, self.listing
-        if not is_news and (obj.is_gone or not has_event_handlers or version != obj.version):
+        is_unshown_echo = has_event_handlers and version == obj.version != obj.shown
+        if not is_news and (obj.is_gone or not is_unshown_echo):
             if has_waited:  # what waits for the list can go on with the known state
                 self.enqueue(obj)
             return
         # Handlers that have got an object get its deletion, also after a pause.
-        is_wanted = not self.is_stopped or (event_type == "DELETED" and obj.is_shown)
+        is_wanted = not self.is_stopped or (event_type == "DELETED" and obj.shown is not None)
         if event_type == "DELETED" and uid in self._vanished:  # they have got it, or will get it
             self._vanished.discard(uid)
-            obj.is_unshown, is_wanted = obj.is_shown, False
+            obj.is_unshown, is_wanted = obj.shown is not None, False
         obj.is_unshown |= has_event_handlers and is_wanted
         obj.may_have_left = is_leaving
         if is_news:
@@ -248,7 +249,7 @@ class Controller:
         if not obj.is_gone:
             obj.event_type, obj.is_dirty = "DELETED", True
             self._vanished.add(obj.uid)
-            obj.is_unshown = obj.is_shown
+            obj.is_unshown = obj.shown is not None
             self.note_deletion(obj)
             self.enqueue(obj)
 
@@ -290,7 +291,7 @@ class Controller:
             self.hold(Hold.PAUSED)
             self.stop_daemons(reason)
             for obj in list(self._objects.values()):
-                obj.is_unshown &= obj.is_gone and obj.is_shown
+                obj.is_unshown &= obj.is_gone and obj.shown is not None
                 if not self._write_last(obj):
                     self.enqueue(obj)
             return
@@ -371,7 +372,7 @@ class Controller:
         if obj.text:
             self._restore_body(obj)
         decision = None
-        if obj.text is None and not (obj.is_unindexed or obj.is_unshown or obj.may_have_left):
+        if not (obj.is_unindexed or obj.is_unshown or obj.may_have_left):
             decision = self._decide(obj)
             if decision is None:
                 return
@@ -389,6 +390,8 @@ class Controller:
 
         If there is no work, return None, and free its memory.
         """
+        if obj.text is not None:  # its body must be read first
+            return False
         try:
             decision = self._reconciler.decide(obj)
         except Exception:  # noqa: BLE001  a filter has failed: the worker finds out, and logs it
@@ -447,7 +450,7 @@ class Controller:
             if is_held:
                 return 0.0
             if obj.is_unshown and not self.holds:
-                obj.is_unshown, obj.is_shown = False, not obj.is_gone
+                obj.is_unshown, obj.shown = False, None if obj.is_gone else obj.version
                 await self._reconciler.show_event(obj)
                 await self._read_body(obj)  # a later state can have come
             if obj.may_have_left and not self.holds:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_TOO_LARGE = ("request is too large", "message larger than max", "ResourceExhausted")
 _TRANSIENT = frozenset({408, 425, 429})
 
 
@@ -61,8 +60,6 @@ def classify(exc: BaseException) -> Failure:
         return Failure.DENIED if is_policy(str(exc)) else Failure.FORBIDDEN
     if exc.status == 409:
         return Failure.OUTDATED
-    if exc.status == 500 and any(words in str(exc) for words in _TOO_LARGE):
-        return Failure.DENIED
     is_final = 400 <= exc.status < 500 and exc.status not in _TRANSIENT | {401}
     return Failure.DENIED if is_final else Failure.AWAY
 

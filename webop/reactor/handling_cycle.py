@@ -26,6 +26,7 @@ from webop.reactor.store import Cycle, WatchedObject, Work
 from webop.telemetry.tracing import find_current_span
 
 _HASTE = 1.0  # seconds between attempts that changes of the object lead to, at least
+_HANDLED = {"k8s_reason": "Handled"}
 _TITLES = {
     Reason.CREATE: "creation",
     Reason.UPDATE: "update",
@@ -194,9 +195,10 @@ def _conclude(
         if failed:
             text = "%s handled: %d succeeded, %d failed for good (%s)."
             names = ", ".join(failed)
-            cause.logger.info(text, title.capitalize(), succeeded, len(failed), names)
+            numbers = succeeded, len(failed)
+            cause.logger.info(text, title.capitalize(), *numbers, names, extra=_HANDLED)
         else:
-            cause.logger.info("All handlers succeeded for %s.", title)
+            cause.logger.info("All handlers succeeded for %s.", title, extra=_HANDLED)
     # Handlers that no longer match can have records, too, which know their sub-handlers.
     recorded = Progress({**decision.states, **progress})
     recorded.purge(owned, body=body, patch=patch, storage=storage)

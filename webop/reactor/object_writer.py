@@ -51,6 +51,7 @@ logger = logging.getLogger(__name__)
 ATTEMPTS = 10  # to patch an object that keeps changing; then there is a pause
 _REFUSED = "The API server refused the changes of %s. They are lost, without a retry: %s"
 _PATIENCE = 60.0  # seconds; permissions that are missing for longer are assumed to stay so
+_MEMORY = 600.0  # seconds without any attempt; what was forbidden before says nothing about now
 
 Content = Mapping[str, Any] | list[JSONPatchOp]
 
@@ -89,7 +90,7 @@ class Writer:
         is_denied: whether the API server has rejected the records for good, or not stored them.
         cleanup: the patch to write together with the removal of the finalizer; None until all
             deletion handlers have finished.
-        has_removed_finalizer: whether it has removed the finalizer.
+        has_removed_finalizer: whether it has removed the finalizer from a deleted object.
         pause: the pauses after failures. Nothing is sent meanwhile, unless records were denied.
     """
 
@@ -409,14 +410,15 @@ class Writer:
     ) -> dict[str, Any] | None:
         """Add or remove the finalizer, even if others change the object meanwhile."""
         finalizer = self.ctx.operator.settings.persistence.finalizer
+        was_gone = self._obj.is_gone
 
         def build(raw: dict[str, Any]) -> Content | None:
             body = Body(raw)
             meta = body.meta
             names = [name for name in meta.finalizers if name != finalizer]
             is_there = len(names) < len(meta.finalizers)
-            is_late = meta.deletion_timestamp or self._obj.is_gone
-            if is_there == is_wanted or (is_wanted and is_late):
+            is_late = self._obj.is_gone is not was_gone or (is_wanted and meta.deletion_timestamp)
+            if is_there == is_wanted or is_late:
                 return None
             names += [finalizer] if is_wanted else []
             metadata: dict[str, Any] = {
@@ -427,12 +429,19 @@ class Writer:
                 metadata["annotations"] = annotations
             return merge_patches(records, {"metadata": metadata})
 
-        response, denial = await self._send(build, needs_state=self._obj.is_gone)
+        response, denial = await self._send(build, needs_state=was_gone)
         if denial and records:  # they must not block the deletion
             return await self._set_finalizer({}, is_wanted=is_wanted)
         if denial:
             raise DeniedError(denial)
-        self.has_removed_finalizer = response is not None and not is_wanted
+        if response and (finalizer in Body(response).meta.finalizers) is not is_wanted:
+            verb, what = ("add", "handlers") if is_wanted else ("remove", "deletion")
+            raise NotStoredError(
+                f"The API server did not {verb} {finalizer} in metadata.finalizers of {self._obj}: "
+                f"an admission webhook undoes this. Its {what} must wait."
+            )
+        is_deleted = response is not None and Body(response).meta.deletion_timestamp is not None
+        self.has_removed_finalizer = is_deleted and not is_wanted
         return response
 
     async def _send(
@@ -503,8 +512,10 @@ class Writer:
         failure = classify(exc)
         if failure is Failure.FORBIDDEN:
             place, now = (self._obj.namespace, subresource), asyncio.get_running_loop().time()
-            is_over = now - self.ctx.queue.forbidden.setdefault(place, now) >= _PATIENCE
-            return Failure.DENIED if is_over else Failure.AWAY
+            since, last = self.ctx.queue.forbidden.get(place, (now, now))
+            since = since if now - last < _MEMORY else now
+            self.ctx.queue.forbidden[place] = since, now
+            return Failure.DENIED if now - since >= _PATIENCE else Failure.AWAY
         # The refusal of a JSON patch has causes, except if the patch expects an older object.
         is_outdated = isinstance(content, list) and exc.status == 422
         return Failure.OUTDATED if is_outdated and not exc.details.get("causes") else failure

@@ -16,9 +16,11 @@ from webop.aio.backoff import Backoff, Once
 from webop.client.api import Client
 from webop.client.discovery import discover
 from webop.client.http.requests import Selection
+from webop.context.cluster_view import ClusterView
 from webop.context.operator_context import OperatorContext
 from webop.errors import APIError
 from webop.handlers.registry import ResourceHandlers
+from webop.models.model import advise_creation
 from webop.objects.names import join_names
 from webop.objects.resources import CRDS, NAMESPACES, Resource, Selector
 from webop.reactor.cluster_changes import (
@@ -137,6 +139,17 @@ class Observer:
         if self._gate.is_open:
             return []
         return sorted(map(str, self._gate.pending))
+
+    def list_absent(self) -> list[str]:
+        """Return why kinds of handlers are not served: they are missing, or not unique."""
+        if not self.scanned.is_set():
+            return []
+        view, handlers = (
+            self._operator.cluster_view,
+            self._operator.registry.select_resource_handlers(),
+        )
+        needed = {each.selector for each in handlers if each.selector and not each.when_kind_exists}
+        return sorted(filter(None, (_explain_absence(selector, view) for selector in needed)))
 
     def list_troubles(self) -> list[str]:
         """Return the watches that do not work, and why; watches that are starting do not count."""
@@ -264,7 +277,6 @@ class Observer:
         """Match the selectors with the resources; log what is ambiguous or absent."""
         matched: dict[Resource, list[Selector]] = {}
         resources = self._operator.cluster_view.resources
-        groups = self._operator.cluster_view.served_groups
         self._missing.clear()
         if not self._is_following:
             reviewed = self._operator.registry.collect_selectors()
@@ -274,26 +286,23 @@ class Observer:
             if selector is None:
                 continue
             found = selector.select(resources)
-            if selector.is_ambiguous(resources):
+            problem = _explain_absence(selector, self._operator.cluster_view)
+            if problem and (candidates := selector.find_candidates(resources)):
                 found = [
                     resource
-                    for resource in selector.find_candidates(resources)
+                    for resource in candidates
                     if any(
                         selector in each.selectors and each.is_about(resource, each.namespace)
                         for each in self._streams.values()
                     )
                 ]
-                names = ", ".join(sorted(r.name for r in selector.find_candidates(resources)))
-                text = f"{selector} is ambiguous: {names}. Write one of these in the decorator."
                 if found:
-                    text += f" Until the next start, webop continues with {found[0].name}."
-                self._report(selector, text)
-            elif not found and selector.is_specific:
+                    problem += f" Until the next start, webop continues with {found[0].name}."
+                self._report(selector, problem)
+            elif problem:
                 self._missing.add(selector)
-                text = f"{selector} is not in the cluster yet. Waiting for its definition (CRD)."
-                text += selector.suggest(resources, groups)
                 level = logging.INFO if handler.when_kind_exists else logging.WARNING
-                self._report(selector, text, level)
+                self._report(selector, problem, level)
             elif self._reports.forget(selector) and found:
                 logger.info(
                     "The cluster has %s now. Handling it.",
@@ -418,3 +427,14 @@ class Observer:
         if selected != self._operator.cluster_view.namespaces:
             self._operator.cluster_view.serve(selected)
             self._changed.set()
+
+
+def _explain_absence(selector: Selector, view: ClusterView) -> str:
+    """Return why the cluster does not have the one kind of a selector; "" if it has it."""
+    if not selector.is_specific or selector.select(view.resources):
+        return ""
+    if found := selector.find_candidates(view.resources):
+        names = ", ".join(sorted(resource.name for resource in found))
+        return f"{selector} is ambiguous: {names}. Write one of these in the decorator."
+    advice = advise_creation(selector) or selector.suggest(view.resources, view.served_groups)
+    return f"{selector} is not in the cluster yet. Waiting for its definition (CRD).{advice}"

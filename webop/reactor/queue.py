@@ -6,9 +6,10 @@ releases it when the work ends.
 
 Handlers must not run far ahead of the writes: outcomes that are not written stay in memory, and a
 crash repeats their handlers. So a worker has a slot until its patch is written. Handlers that take
-long release their slot while they run, at the pace at which the API server accepts patches. So the
-number of slow handlers is not limited, except of those that write children. While no write
-succeeds, work starts for one object after each of some pauses.
+long release their slot while they run, whatever they wait for, at the pace at which the API server
+accepts patches. So the number of slow handlers is not limited, and none delays the handlers of
+other objects. Reconcilers write most while they run: the more of them wait, the slower others
+start. While no write succeeds, work starts for one object after each of some pauses.
 
 All methods are sync. Use them in one event loop only.
 """
@@ -22,7 +23,7 @@ import itertools
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from webop.aio.backoff import Backoff, Once
@@ -89,13 +90,14 @@ class WorkQueue:
         pool: the threads of sync handlers, if the kind has any: while many calls wait for a
             thread, no work starts.
         bodies: of the objects that wait.
-        forbidden: since when permissions to write are missing, by namespace and subresource.
+        forbidden: since when, and last when permissions to write were missing, by namespace and
+            subresource.
     """
 
     def __init__(self, name: str, shared: SharedSlots, *, limit: int | None = None) -> None:
         self.pool: Pool | None = None
         self.bodies = ParkedBodies()
-        self.forbidden: dict[tuple[str | None, str | None], float] = {}
+        self.forbidden: dict[tuple[str | None, str | None], tuple[float, float]] = {}
         self._name = name
         self._shared = shared
         self._limit = limit
@@ -184,17 +186,19 @@ class WorkQueue:
         self._schedule()
 
     @contextlib.contextmanager
-    def running_handlers(self, is_writing: Callable[[], bool] = lambda: False) -> Iterator[None]:
-        """Release the slot while handlers run, if they take long, unless they write just then."""
+    def running_handlers(self, *, is_paced: bool = False) -> Iterator[None]:
+        """Release the slot while handlers run, if they take long.
+
+        If paced, they keep it longer the more handlers run without one: otherwise, all objects
+        would be in work at once when the API server is slow.
+        """
         loop, is_released = asyncio.get_running_loop(), False
         hold = max(_MIN_HOLD, _HOLD_IN_WRITES * self._write_seconds)
-        timer: asyncio.TimerHandle
+        if is_paced:
+            hold *= 1 + (self._running - self._taken) / _SLOTS
 
         def release() -> None:
-            nonlocal is_released, timer
-            if is_writing():
-                timer = loop.call_later(hold, release)
-                return
+            nonlocal is_released
             is_released = True
             self._take(-1)
             self._schedule()

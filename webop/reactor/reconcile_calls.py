@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from webop.aio.backoff import format_pause
 from webop.calls.execution import attempt
 from webop.calls.progress import HandlerState, digest_content, digest_essence, now
 from webop.calls.shared_options import CallOptions, HandlingStatus
+from webop.client.current_client import written_paths
 from webop.context.children import Children
 from webop.events.loggers import ObjectLogger
 from webop.handlers.causes import ReconcileCause, ResourceCause
@@ -24,7 +25,7 @@ from webop.handlers.filters import matches
 from webop.handlers.model import ReconcileHandler
 from webop.handlers.retries import Again
 from webop.objects.body import Body
-from webop.objects.fields import Snapshot, resolve
+from webop.objects.fields import Snapshot, convert_to_json, resolve
 from webop.objects.patch import Patch, apply_merge_patch
 from webop.reactor.object_writer import open_writer
 from webop.reactor.resource_context import ResourceContext
@@ -158,10 +159,13 @@ async def _call(
         counters=operator.counters,
         status=states.call_status,
     )
-    with ctx.queue.running_handlers(lambda: children.is_writing):
+    written = set[str]()
+    token = written_paths.set(written)
+    with ctx.queue.running_handlers(is_paced=True):
         outcome = await attempt(
             handler, cause, HandlerState(now(), retries=known.failures), options
         )
+    written_paths.reset(token)
     obj.restore(snapshot)
     if isinstance(asked := outcome.result, Again):
         log.debug("%s waits: %s Again in %s s.", handler, asked.reason, format_pause(asked.after))
@@ -172,14 +176,35 @@ async def _call(
     else:
         known.failures += 1
         known.due = loop.time() + (outcome.delay or 0.0)
-    if cause.patch:
-        wanted = Body(apply_merge_patch(snapshot.restore() or {}, cause.patch))
+    patch = cause.patch
+    if _is_known(ctx, obj, patch, written):
+        patch = Patch(fns=patch.fns)  # the writer leaves out those that change nothing
+    if patch:
+        wanted = Body(apply_merge_patch(snapshot.restore() or {}, patch))
         writer = open_writer(ctx, obj)
-        writer.take(cause.patch)
+        writer.take(patch)
         await writer.write()
         now_is = Body(obj.raw or {})
         if _digest_said(handler, wanted) == _digest_said(handler, now_is):  # nobody else was there
             known.seen = _say(ctx, handler, now_is)
+
+
+def _is_known(
+    ctx: ResourceContext, obj: WatchedObject, patch: Patch, written: Collection[str]
+) -> bool:
+    """Return whether an object has what a patch sets, and this is its newest state.
+
+    The state can be older than what the function has written itself, by these paths, and than what
+    was sent without a response.
+    """
+    own = f"/{ctx.resource.plural}/{obj.name}"
+    is_newest = not (obj.has_unwritten or obj.awaits_list or any(own in path for path in written))
+    if not is_newest or obj.raw is None:
+        return False
+    try:
+        return not Patch(convert_to_json(patch)).as_json_patch(obj.raw)
+    except ValueError:  # the writer logs what JSON cannot represent
+        return False
 
 
 def _say(ctx: ResourceContext, handler: ReconcileHandler, body: Body) -> str:

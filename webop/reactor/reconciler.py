@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -37,6 +38,7 @@ from webop.reactor.object_writer import open_writer, read
 from webop.reactor.reconcile_calls import call_due, identify_content
 from webop.reactor.resource_context import ResourceContext
 from webop.reactor.store import NOTHING, State, WatchedObject, Work
+from webop.telemetry.counters import FailedCall
 from webop.telemetry.tracing import NOT_TRACED, Description, open_span
 
 logger = logging.getLogger(__name__)
@@ -161,7 +163,8 @@ class Reconciler:
         ctx, persistence = self.ctx, self.ctx.operator.settings.persistence
         if obj.has_daemons:
             return 0
-        if (raw := await read(ctx, obj)) is not None:
+        raw = await read(ctx, obj)
+        if raw is not None and obj.may_have_left:  # else it has come back meanwhile
             work, writer = obj.open_work(), open_writer(ctx, obj)
             work.cycle = None
             recorded, storage = Body(writer.add_records(raw)), persistence.progress_storage
@@ -171,7 +174,7 @@ class Reconciler:
                 progress.purge(owned, body=sent, patch=writer.records, storage=storage)
             if not await writer.write() and (delay := obj.backoff_left()):
                 return delay
-            if persistence.finalizer in Body(raw).meta.finalizers:
+            if obj.is_gone and persistence.finalizer in Body(raw).meta.finalizers:
                 await writer.set_finalizer(is_wanted=False)
             text = "%s has left the selectors of %s: webop forgets it."
             logger.debug(text, obj, ctx.resource, extra=ctx.refer_to(obj))
@@ -240,12 +243,13 @@ class Reconciler:
         """Log once why an object does not fit its model, and write it into its conditions."""
         # The reason can differ at each look, as that of a validator with the time in its text.
         state = identify_content(cause.body, has_generations=self.ctx.has_status)
-        misfits, found = self.ctx.operator.counters.misfits, (cause.resource.plural_name, state)
-        if misfits.get(obj.uid) == found:
+        misfits, kind = self.ctx.operator.counters.misfits, cause.resource.plural_name
+        if obj.uid in misfits and misfits[obj.uid][1] == state:
             return
-        misfits[obj.uid] = found
+        what = "(model)", "MisfitError", time.monotonic()
+        misfits[obj.uid] = FailedCall(kind, obj.namespace, obj.name, *what), state
         text = "The object does not fit the model of its handlers, which wait until it does: %s"
-        cause.logger.error(text, problem)
+        cause.logger.error(text, problem, extra={"k8s_reason": "Misfit"})
         if self.ctx.handlers.reports_misfits:
             await self._write_validity(obj, cause, problem)
 
@@ -299,15 +303,22 @@ class Reconciler:
     def _call_mapped(
         self, mapping: MappingHandler, outcome: Outcome | None, cause: EventCause
     ) -> None:
-        """Call the reconciler for the objects that a function of ``watches=`` has named."""
+        """Call the reconciler for the objects that a function of ``watches=`` has named.
+
+        If it has failed, it can be any object: all are called.
+        """
         if outcome is None:
             return
         children, namespace = self.ctx.operator.children, cause.body.meta.namespace
         kind = self.ctx.resource.plural_name
         try:
-            children.call_named(mapping.parent, outcome.result, kind, namespace)
+            if not outcome.message:
+                children.call_named(mapping.parent, outcome.result, kind, namespace)
         except TypeError as exc:
+            outcome = replace(outcome, message=str(exc))
             cause.logger.error("%s: %s", mapping, exc)  # noqa: TRY400  the text is enough
+        if outcome.message:
+            children.call_all_soon(mapping.parent, kind)
 
     def note_child(self, event_type: RawEventType, raw: dict[str, Any]) -> None:
         """Accept a state of a child of a reconciler, and drop what only this needs."""

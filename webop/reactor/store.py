@@ -118,7 +118,7 @@ class WatchedObject:
             another reason has come.
         is_unindexed: whether the newest state is not in the indexes yet.
         is_unshown: whether event handlers have not got the newest event yet.
-        is_shown: whether event handlers have got the object, but not its deletion.
+        shown: the version that event handlers have got; None before, and after its deletion.
         may_have_left: whether it seems deleted, but perhaps has only left the selectors of the
             watch, and still has the finalizer. Then it is removed, and the object is forgotten.
         work: the state of the work, if there is any.
@@ -133,7 +133,6 @@ class WatchedObject:
         "daemons",
         "event_type",
         "is_dirty",
-        "is_shown",
         "is_unindexed",
         "is_unshown",
         "may_have_left",
@@ -142,6 +141,7 @@ class WatchedObject:
         "needs_resume",
         "raw",
         "reconciling",
+        "shown",
         "since",
         "state",
         "text",
@@ -169,7 +169,7 @@ class WatchedObject:
         self.is_dirty = False
         self.is_unindexed = False
         self.is_unshown = False
-        self.is_shown = False
+        self.shown: int | None = None
         self.may_have_left = False
         self.work: Work | None = None
         self.daemons: Daemons | None = None
@@ -317,9 +317,13 @@ class WatchedObject:
         return self.work
 
     def leave_work(self) -> None:
-        """Forget the work on it, except which states handlers have seen: others can continue it."""
+        """Forget the work on it, except which states handlers have seen: others can continue it.
+
+        While it is being written, nothing is forgotten: a second writer could be faster.
+        """
         cycle = (self.work or NOTHING).cycle
-        self.work = None if cycle is None else Work(Cycle(cycle.essences))
+        if not self.is_writing:
+            self.work = None if cycle is None else Work(Cycle(cycle.essences))
 
     @property
     def _pauses(self) -> list[Pause]:

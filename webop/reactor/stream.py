@@ -11,6 +11,7 @@ import contextvars
 import logging
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 
 from webop.aio.cancellation import WorkerGroup
 from webop.client.http.requests import Selection
@@ -111,7 +112,8 @@ class Stream:
         former, self.feeds = self.feeds, {operator.indices.feed_of(h) for h in handlers.indexers}
         for uid in self.controller.uids:
             operator.indices.discard(uid, former - self.feeds)
-        has_sync = any(not one.is_async for one in (*handlers.changes, *handlers.reconcilers))
+        in_turns = handlers.indexers, handlers.events, handlers.changes, handlers.reconcilers
+        has_sync = any(not one.is_async for one in chain(*in_turns))
         ctx.queue.pool = operator.settings.execution if has_sync else None
         is_holding = resource != ctx.resource or not self.feeds <= former
         if is_known and self.ctx.is_partial != ctx.is_partial:  # the known bodies are of no use

@@ -13,6 +13,7 @@ import sys
 import traceback
 from collections.abc import Iterable, Iterator
 from importlib import import_module
+from importlib.machinery import PathFinder
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from itertools import takewhile
 from pathlib import Path
@@ -78,16 +79,24 @@ def load_file(path: Path) -> None:
             f"{str(path)!r} is a folder. Name the files in it, or its package as a module (-m)."
         )
     if not path.is_file():
-        there = path.with_name(f"{path.name}.py")
-        hint = f" Did you mean {str(there)!r}?" if there.is_file() else ""
-        hint = hint or (f" For a module: -m {path}" if path.suffix not in ("", ".py") else "")
-        raise ConfigurationError(f"There is no file {str(path)!r}.{hint}")
+        raise ConfigurationError(f"There is no file {str(path)!r}.{_suggest(path)}")
     real = path.resolve()
     packages = list(takewhile(_is_package, real.parents))
     with _loading(str(path), *(folder.parent for folder in packages[-1:]), real.parent) as files:
         if str(real) not in files:
             files.add(str(real))
             _import_file(real, packages)
+
+
+def _suggest(path: Path) -> str:
+    """Return a hint for a file that does not exist: a file of a similar name, or a module."""
+    names = [each.name for each in path.parent.glob("*.py")]
+    if near := difflib.get_close_matches(path.name, names, n=1, cutoff=0.75):
+        return f" Did you mean {str(path.with_name(near[0]))!r}?"
+    # Only its first part, since importing a parent would run it.
+    package = PathFinder.find_spec(path.name.partition(".")[0], [str(Path.cwd()), *sys.path])
+    is_module = path.name == str(path) and path.suffix != ".py" and package is not None
+    return f" For a module: -m {path}" if is_module else ""
 
 
 def load_module(name: str) -> None:

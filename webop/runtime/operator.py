@@ -217,6 +217,10 @@ class Operator:
             obstacles += self.observer.list_troubles()
         return obstacles
 
+    def list_absent(self) -> list[str]:
+        """Return which kinds of handlers the cluster does not have; they do not end readiness."""
+        return [] if self.observer is None else self.observer.list_absent()
+
     @property
     def needs_cluster(self) -> bool:
         """Whether the operator needs an API server."""

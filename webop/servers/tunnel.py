@@ -206,7 +206,7 @@ def _find_agent(binary: str | os.PathLike[str] | None) -> str:
         from pyngrok import conf, exception, ngrok  # noqa: PLC0415 - an optional dependency
     except ImportError as error:
         raise ConfigurationError(
-            f"Cannot download ngrok without pyngrok ({error}). Run `pip install 'webop[ngrok]'`, "
+            f"Cannot download ngrok without pyngrok ({error}). Run `pip install pyngrok`, "
             "or install ngrok (https://ngrok.com/download) and set binary= to its path."
         ) from error
     config = conf.PyngrokConfig()

@@ -30,33 +30,25 @@ _IN_CODE = frozenset(
 _DELAYS = frozenset({"error_delays", "error_backoffs"})
 _ALIASES = {"queueing": "batching"}
 
-_LOGGING = ("VERBOSE", "DEBUG", "QUIET", "LOG_FORMAT", "LOG_PREFIX", "LOG_REFKEY")
-_SCOPE = ("ALL_NAMESPACES", "CLUSTERWIDE", "NAMESPACE", "NAMESPACES", "PEERING", "PEERING_NAME")
-_RECORD = ("ID", "IDENTITY")
-_UNPAUSE = (*_LOGGING, *_SCOPE, *_RECORD)
-_PAUSE = (*_UNPAUSE, "DEV", "PRIORITY", "LIFETIME", "MESSAGE")
 _OPTIONS = {
     "": ("MODULES", "ALL_NAMESPACES", "NAMESPACES", "ALIASED"),  # for webop.app
     "RUN_": (
-        *(*_LOGGING, *_SCOPE, "MODULE", "MODULES", "STANDALONE", "DEV", "PRIORITY"),
+        *("VERBOSE", "DEBUG", "QUIET", "LOG_FORMAT", "LOG_PREFIX", "LOG_REFKEY"),
+        *("ALL_NAMESPACES", "CLUSTERWIDE", "NAMESPACE", "NAMESPACES", "PEERING", "PEERING_NAME"),
+        *("MODULE", "MODULES", "STANDALONE", "DEV", "PRIORITY"),
         *("PROBES", "LIVENESS", "LIVENESS_ENDPOINT", "METRICS", "METRICS_ENDPOINT", "STATUS"),
         *("STATUS_ENDPOINT", "LEASE", "LEASE_NAME", "ALIASED", "RELOAD", "TAKE_OVER"),
     ),
-    "PAUSE_": _PAUSE,
-    "FREEZE_": _PAUSE,
-    "UNPAUSE_": _UNPAUSE,
-    "RESUME_": _UNPAUSE,
 }
 OPTION_NAMES = [f"{PREFIX}{command}{name}" for command, names in _OPTIONS.items() for name in names]
 
-_TOOLS = "BENCH|CLUSTER|COMPLETION|CRD|DOCTOR|FINALIZERS|HANDLERS|IMAGE|INIT|MANIFESTS|NEW|WEBHOOKS"
-# Variables that are valid but should not be suggested: local clusters, webop's own development, the
-# options of tools, and those that Kubernetes sets in all containers for a Service whose name begins
-# with "webop" (Kubernetes documentation: "Service", environment variables).
+# Variables that are valid but should not be suggested: local clusters, webop's own development, and
+# those that Kubernetes sets in all containers for a Service whose name begins with "webop"
+# (Kubernetes documentation: "Service", environment variables).
 _OTHERS = re.compile(
-    rf"""WEBOP_(
+    r"""WEBOP_(
         CACHE | ENVTEST_INDEX | KUBERNETES(_RELEASES)? | SERVICE | PEER_PYTHON | VERSION
-        | ({_TOOLS})_.+
+        | BENCH_.+
         | (\w+_)?SERVICE_(HOST|PORT(_\w+)?)
         | (\w+_)?PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?
     )""",
@@ -78,7 +70,7 @@ def apply_environment(settings: Section, environment: Mapping[str, str]) -> None
         path = known.get(variable.upper())
         if path is not None:
             _assign(getattr(settings, path[0]), variable, path, text)
-        elif not is_option(variable):
+        elif variable not in OPTION_NAMES and not _OTHERS.fullmatch(variable):
             nearest = difflib.get_close_matches(variable, [*known, *OPTION_NAMES], 1, cutoff=0.75)
             hint = "No setting and no option has this name."
             if nearest:
@@ -93,11 +85,6 @@ def list_variables(settings: Section) -> Iterator[tuple[str, tuple[str, str]]]:
         section = type(getattr(settings, attribute))
         for name in (*section.model_fields, *find_setters(section)):
             yield f"{PREFIX}{group}__{name}".upper(), (attribute, name)
-
-
-def is_option(variable: str) -> bool:
-    """Return whether a variable is an option, or another known variable of webop."""
-    return variable in OPTION_NAMES or _OTHERS.fullmatch(variable) is not None
 
 
 def _assign(section: Section, variable: str, path: tuple[str, str], text: str) -> None:

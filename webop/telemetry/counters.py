@@ -86,7 +86,7 @@ class CallCounters:
         durations: of the calls, by handler and type.
         failures: number of calls without success, by handler, type and outcome.
         errors: the type and the time of the last error, by handler and type.
-        misfits: the objects that do not fit their models, by uid: the resource and the state.
+        misfits: the objects that do not fit their models, by uid, and their states.
     """
 
     __slots__ = ("durations", "errors", "failed", "failures", "misfits")
@@ -96,7 +96,7 @@ class CallCounters:
         self.durations = Timings()
         self.failures: Counter[Labels] = Counter()
         self.errors: dict[Labels, tuple[str, float]] = {}
-        self.misfits: dict[str, tuple[str, str]] = {}
+        self.misfits: dict[str, tuple[FailedCall, str]] = {}
 
     def add(self, seconds: float, labels: tuple[str, str], how: str = "", error: str = "") -> None:
         """Count a call of a handler of a type.

@@ -1,6 +1,6 @@
-"""Tools for tests of operators; the fixtures are in :mod:`webop.testing.plugin`.
+"""Tools for tests of operators; the fixtures are in the module ``pytest_webop``.
 
-Names are imported at first use, because pytest loads this package in every run.
+Names are imported at first use, because few tests need all of them.
 """
 
 from __future__ import annotations

@@ -14,7 +14,6 @@ import functools
 import random
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, Final, Self, overload
 from urllib.parse import parse_qsl, urlsplit
@@ -40,7 +39,7 @@ from webop.controlplane.cluster_client import Manifest, read_manifest
 from webop.errors import APINotFoundError, ConfigurationError
 from webop.events.loggers import LocalObjectLogger
 from webop.handlers.causes import ReconcileCause
-from webop.handlers.model import ErrorsMode, ReconcileHandler
+from webop.handlers.model import ReconcileHandler
 from webop.handlers.registry import OperatorRegistry, get_default_registry
 from webop.models.fitting import dump
 from webop.objects.body import Body
@@ -199,9 +198,7 @@ class FakeClient(AsyncClient):
             TypeError: the function is no reconciler.
             Exception: what the function has raised.
         """
-        found = _find_reconciler(reconciler, registry)
-        # Each call is the first one: no limit of attempts hides the error.
-        handler = replace(found, errors=ErrorsMode.PERMANENT, retries=None, timeout=None)
+        handler = _find_reconciler(reconciler, registry)
         resource, body = await self._read(parent)
         has_generations = "status" in resource.subresources
         cause = ReconcileCause(

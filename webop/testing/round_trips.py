@@ -51,7 +51,7 @@ def check_round_trips(
         ConfigurationError: there is no way from one of the versions to another one.
     """
     if importlib.util.find_spec("hypothesis") is None:
-        raise ConfigurationError("check_round_trips() needs hypothesis: pip install 'webop[test]'")
+        raise ConfigurationError("check_round_trips() needs hypothesis: pip install hypothesis")
     if len(models) < 2:
         raise ConfigurationError("check_round_trips() needs two or more versions of a kind.")
     chosen = get_default_registry() if registry is None else registry

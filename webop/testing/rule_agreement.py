@@ -100,7 +100,7 @@ def check_agreement(  # noqa: PLR0913 - what to compare, and how often
         ClusterError: the API server refuses the rule; or few of the objects are valid.
     """
     if importlib.util.find_spec("hypothesis") is None:
-        raise ConfigurationError("check_agreement() needs hypothesis: pip install 'webop[test]'")
+        raise ConfigurationError("check_agreement() needs hypothesis: pip install hypothesis")
     from webop.testing import request_strategies as made  # noqa: PLC0415 - it needs hypothesis
 
     name = getattr(handler, "__name__", repr(handler))

@@ -7,15 +7,21 @@ import datetime as dt
 import json
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 
+import webop
 from tests.kit.exec_plugins import build_kubeconfig, build_token
 from webop.client.auth.kubeconfig import read_kubeconfig
 from webop.client.auth.vault import ConnectionInfo
+from webop.client.standalone import connect_command
 from webop.errors import LoginError
 from webop.servers.certificates.certs import build_ca, build_certificate_signed
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
 
 PEM = "-----BEGIN WHATEVER-----\n"
 DATA = base64.b64encode(PEM.encode()).decode()
@@ -106,24 +112,26 @@ def test_a_client_certificate_expires_with_its_validity(tmp_path: Path) -> None:
     assert dt.timedelta() < info.expiration - dt.datetime.now(dt.UTC) < dt.timedelta(days=0.01)
 
 
-def test_fields_that_webop_does_not_know_are_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+async def test_the_name_of_the_server_and_the_account_to_act_as_are_those_of_the_kubeconfig(
+    webop_cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    config = build_kubeconfig({}, **{"tls-server-name": "other"})
-    read_kubeconfig([write(tmp_path / "config", config)])
-    assert "tls-server-name of the cluster 'cl'" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("as", "x"), ("as-uid", "1"), ("as-groups", ["x"]), ("as-user-extra", {"x": ["y"]})],
-)
-def test_a_user_who_impersonates_another_one_is_refused(
-    tmp_path: Path, field: str, value: Any
-) -> None:
-    path = write(tmp_path / "config", build_kubeconfig({"token": "t", field: value}))
-    with pytest.raises(LoginError, match=rf"The user 'us' in .* uses impersonation \({field}\)"):
-        read_kubeconfig([path])
+    config = yaml.safe_load(webop_cluster.kubeconfig.read_text())
+    user, cluster = config["users"][0]["user"], config["clusters"][0]["cluster"]
+    account = {"as": "jane", "as-uid": "7", "as-groups": ["a", "b"]}
+    user |= {**account, "as-user-extra": {"example.com/Why": ["x", "y"]}}
+    async with connect_command(info=read_kubeconfig([write(tmp_path / "c", config)])) as client:
+        review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+        path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+        found = (await client.request("POST", path, body=review))["status"]["userInfo"]
+        with pytest.raises(webop.APIForbiddenError, match='User "jane" cannot list'):
+            await client.request("GET", "/api/v1/secrets")
+    assert (found["username"], found["uid"]) == ("jane", "7")
+    assert found["groups"] == ["a", "b", "system:authenticated"]
+    assert found["extra"] == {"example.com/why": ["x", "y"]}
+    cluster["tls-server-name"] = "other.example.com"
+    async with connect_command(info=read_kubeconfig([write(tmp_path / "c", config)])) as client:
+        with pytest.raises(webop.APIConnectionError, match=r"not valid for 'other\.example\.com'"):
+            await client.request("GET", "/version")
 
 
 @pytest.mark.parametrize(
@@ -132,6 +140,7 @@ def test_a_user_who_impersonates_another_one_is_refused(
         *(("insecure-skip-tls-verify", "false"), ("insecure-skip-tls-verify", 1)),
         *(("server", 6443), ("proxy-url", {"a": "b"}), ("certificate-authority-data", 5)),
         *(("token", 5), ("password", 123456), ("username", True), ("tokenFile", ["x"])),
+        *(("as", ["x"]), ("as-groups", "x"), ("as-user-extra", ["x"])),
         *(("client-key", {}), ("client-key-data", 5), ("auth-provider", "x"), ("exec", ["x"])),
         *(("auth-provider", {"config": []}), ("auth-provider", {"config": {"access-token": 5}})),
     ],

@@ -231,13 +231,12 @@ def test_a_token_that_tells_its_end_expires(plugin: PluginFolder, login: Login) 
 @pytest.mark.parametrize(
     ("user", "cluster", "expected"),
     [
-        ({"as": "admin"}, {}, r"uses impersonation \(as\)"),
         ({}, {"insecure-skip-tls-verify": "false"}, "must be true or false, without quotes"),
         ({}, {"server": "host:6443"}, "is not a URL"),
         ({}, {"proxy-url": "socks5://a:1"}, r"'socks5://a:1' of the cluster 'cl'.* SOCKS, are not"),
         (build_expired_pair(), {}, r"client certificate.*expired at 20.*Renew"),
     ],
-    ids=["impersonation", "a text for a flag", "no URL", "SOCKS", "expired"],
+    ids=["a text for a flag", "no URL", "SOCKS", "expired"],
 )
 def test_what_a_library_ignores_or_takes_for_something_else_is_refused(
     plugin: PluginFolder, login: Login, user: Any, cluster: Any, expected: str
@@ -275,12 +274,12 @@ def test_without_any_source_a_library_has_nothing_to_bring(login: Login) -> None
         login(logger=logger)
 
 
-def test_a_proxy_is_used_and_a_tls_server_name_warned_about_once_whichever_library_reads_them(
-    plugin: PluginFolder, login: Login, caplog: pytest.LogCaptureFixture
+def test_what_a_library_leaves_out_of_a_kubeconfig_is_used_whichever_library_reads_it(
+    plugin: PluginFolder, login: Login
 ) -> None:
     cluster = {"proxy-url": "http://a:1", "tls-server-name": "other"}
-    plugin.kubeconfig.write_text(json.dumps(build_kubeconfig({"token": "t"}, **cluster)))
-    for _ in range(2):
-        info = login(logger=logger)
-        assert info.proxy_url == "http://a:1"
-    assert caplog.text.count("tls-server-name of the cluster 'cl'") == 1
+    user = {"token": "t", "as": "jane", "as-groups": ["a"]}
+    plugin.kubeconfig.write_text(json.dumps(build_kubeconfig(user, **cluster)))
+    info = login(logger=logger)
+    assert (info.proxy_url, info.tls_server_name) == ("http://a:1", "other")
+    assert info.headers == (("Impersonate-User", "jane"), ("Impersonate-Group", "a"))

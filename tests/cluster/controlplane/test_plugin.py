@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -24,7 +22,6 @@ def test_each_worker_has_a_cluster_and_the_report_names_the_version(
 ) -> None:
     output = run_suite(tmp_path, {"test_it.py": _TESTS}, *_OPTIONS, "-n2", "--dist=each")
     assert "2 passed" in output
-    assert re.search(r"^webop: Kubernetes v1\.\d+\.\d+ \(", output, re.MULTILINE)
     summary = r"^webop: ran against Kubernetes v1\.\d+\.\d+ \(.*\), 2 clusters$"
     assert re.search(summary, output, re.MULTILINE)
     assert not [path for path in (cache / "clusters").iterdir() if path.is_dir()]
@@ -49,24 +46,16 @@ def test_a_test_may_leave_the_api_server_killed(tmp_path: Path) -> None:
     assert "1 error" not in output
 
 
-def test_a_run_without_the_fixtures_builds_nothing_and_says_nothing_at_the_end(
+def test_a_run_without_the_fixtures_imports_nothing_builds_nothing_and_says_nothing(
     go: Path, cache: Path, tmp_path: Path
 ) -> None:
-    output = run_suite(tmp_path, {"test_it.py": "def test_it(): ..."}, *_OPTIONS)
+    test = """
+        import sys
+        def test_it():
+            assert not [name for name in sys.modules if name.startswith("webop")]
+    """
+    output = run_suite(tmp_path, {"test_it.py": test}, *_OPTIONS)
     assert "1 passed" in output
-    assert "ran against" not in output
+    assert "webop:" not in output
     assert not cache.exists()
     assert not (go / "calls").exists()
-
-
-def test_the_plugin_loads_nothing_heavy() -> None:
-    program = (
-        "import sys, webop\nbefore = set(sys.modules)\nimport pytest, webop.testing.plugin\n"
-        "print(*(set(sys.modules) - before))"
-    )
-    loaded = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    ).stdout.split()
-    heavy = {"click", "httpx", "cryptography", "yaml", "aiohttp", "starlette"}
-    assert not heavy & set(loaded)
-    assert not [name for name in loaded if name.startswith("webop.controlplane")]

@@ -14,6 +14,8 @@ from tests.kit.managed_webhooks import Site
 from tests.kit.peering_objects import PeeringObject, build_record, define_peerings
 from webop.cli.doctor.records import judge_lease, judge_peers
 from webop.coordination.timed_requests import LEASES
+from webop.events.loggers import EVENTS
+from webop.objects.body import build_object_reference
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
@@ -143,6 +145,33 @@ async def test_deletions_that_wait_for_a_handler_that_is_gone_are_named_with_wha
     assert busy.find("finalizers").text == text
     for name in ("held", "stays"):
         await site.objects.patch(name, {"metadata": {"finalizers": None}})
+
+
+_FAILING = """
+import webop
+
+@webop.reconcile{}
+def build(**_):
+    raise webop.PermanentError("there is no such engine")
+"""
+
+
+async def test_objects_whose_reconciler_has_given_up_are_named(site: Site, doctor: Doctor) -> None:
+    name = f"patients.{site.names[0]}"
+    options = ("-n", site.objects.namespace, "--standalone", "--no-probe")
+    made = await site.objects.create("given-up")
+    about = build_object_reference(made)
+    event = {
+        "metadata": {"name": "one", "namespace": site.objects.namespace},
+        "involvedObject": about,
+        "reason": "HandlerFailed",
+        "message": "Reconciler 'build' failed for good: there is no such engine",
+    }
+    await site.objects.client.create(EVENTS, site.objects.namespace, event)
+    code = doctor.workshop.write(_FAILING.format(site.names))
+    line = (await doctor.examine(*options, code)).find(name, "Objects that wait")
+    assert line.level == "warning"
+    assert f"{site.objects.namespace}/given-up (Reconciler 'build' failed for good" in line.text
 
 
 _SELECTING = """

@@ -11,7 +11,13 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.cluster.manifests.test_command import _PODS, _SERVER, _WEBHOOK, Maker
+from tests.cluster.manifests.test_command import (
+    _CONVERTERS,
+    _PODS,
+    _SERVER,
+    _WEBHOOK,
+    Maker,
+)
 from webop.controlplane.cache import get_root, hold_lock
 
 Json = dict[str, Any]
@@ -33,6 +39,7 @@ _CASES: dict[str, tuple[str, tuple[str, ...]]] = {
     "with one replica": (_PODS, ("--replicas", "1", "--name", "y")),
     "without a Lease": (_PODS, ("--no-lease",)),
     "in some namespaces": (_BOTH, ("-n", "team-a", "-n", "team-b", "--operator-namespace", "ops")),
+    "with kinds of its own, in several versions": (_CONVERTERS + _SERVER, ()),
     "in its own namespace": (_BOTH, ("-n", "team-a")),
 }
 
@@ -75,8 +82,13 @@ def test_a_chart_has_the_objects_of_the_plain_manifests(
     handlers, options = case
     plain = make(handlers, *options).documents
     chart = tmp_path / "chart"
-    assert make(handlers, *options, "--helm", str(chart)).text == ""
-    assert sort(render(helm, chart, "--namespace", "default")) == sort(plain)
+    made = make(handlers, *options, "--helm", str(chart))
+    assert (made.text, "conversion" in made.warnings) == ("", False)
+    rendered = render(helm, chart, "--namespace", "default")
+    for one in rendered:
+        if one["kind"] == "CustomResourceDefinition":  # an uninstall must not delete the objects
+            assert one["metadata"].pop("annotations") == {"helm.sh/resource-policy": "keep"}
+    assert sort(rendered) == sort(plain)
 
 
 @pytest.mark.timeout(1500)

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import webop
 from tests.cluster.manifests.test_command import Made, Maker
+from tests.kit.processes import run_module
+from webop.client.objects import AsyncClient
 from webop.testing import ClusterError, eventually
 
 if TYPE_CHECKING:
+    from webop.client.api import Client
     from webop.controlplane.cluster import LocalCluster
 
 Json = dict[str, Any]
@@ -174,6 +179,78 @@ def test_rules_hold_without_an_operator(make: Maker, ledgers: Ledgers) -> None:
     ledgers.delete()  # it still violates the rule
     ledgers.apply(size=500, finalizers=[])
     assert not ledgers.cluster.get("policies.webop.dev/v1", "Ledger", "one", ledgers.namespace)
+
+
+_NAMES = """\
+import pydantic
+import webop
+
+
+class ShelfSpec(webop.Struct):
+    size: int = 1
+    top_name: str = pydantic.Field("", alias="top-name")
+    namespace: str = ""
+
+@webop.resource(
+    "policies.webop.dev", "v1", scale=webop.Scale(replicas=".spec.size", status=".status.size")
+)
+class Shelf(webop.Model):
+    spec: ShelfSpec
+    status: dict[str, int] = {}
+
+@webop.on.create(Shelf)
+def fn(**_): ...
+
+webop.rule(
+    Shelf, id="dashed", cel="object.spec[?'top-name'].orValue('') != 'bad'", message="dashed"
+)
+webop.rule(Shelf, id="reserved", cel="object.spec.namespace != 'bad'", message="reserved")
+webop.rule(Shelf, id="small", cel="object.spec.size < 9", message="small")
+webop.rule(
+    Shelf, id="scaled", subresource="scale", cel="object.spec.replicas < 9", message="scaled"
+)
+"""
+
+
+async def test_rules_hold_for_odd_names_and_for_scaling(
+    tmp_path: Path, webop_cluster: LocalCluster, webop_namespace: str, client: Client
+) -> None:
+    file = tmp_path / "handlers.py"
+    file.write_text(_NAMES)
+    made = Made(run_module("webop", "manifests", "--name=db", str(file)).stdout, "")
+    own = AsyncClient(client)
+    dry = own.share("handlers", is_dry=True)
+    webop_cluster.apply(made.find("CustomResourceDefinition"))
+    metadata = {"name": "one", "namespace": webop_namespace}
+    body = {
+        "apiVersion": "policies.webop.dev/v1",
+        "kind": "Shelf",
+        "metadata": metadata,
+        "spec": {},
+    }
+    await own.create(body)
+
+    async def is_denied(message: str, spec: Json, subresource: str | None = None) -> bool:
+        place = {"namespace": webop_namespace, "subresource": subresource}
+        try:
+            await dry.patch("shelfs.policies.webop.dev", "one", {"spec": spec}, **place)
+        except webop.APIUnprocessableError as exc:
+            return str(exc).endswith(f"denied request: {message}")
+        return False
+
+    try:
+        webop_cluster.apply(*select_policies(made))
+        for message, *change in (
+            ("dashed", {"top-name": "bad"}),
+            ("reserved", {"namespace": "bad"}),
+            ("small", {"size": 9}),
+            ("scaled", {"replicas": 9}, "scale"),
+        ):
+            await eventually(partial(is_denied, message, *change), timeout=30)
+        assert not await is_denied("", {"replicas": 8}, "scale")
+    finally:
+        for one in select_policies(made):
+            webop_cluster.delete(one["apiVersion"], one["kind"], one["metadata"]["name"])
 
 
 def test_a_rule_can_only_warn(make: Maker, ledgers: Ledgers) -> None:

@@ -239,6 +239,54 @@ async def test_no_field_is_dropped_between_the_definition_and_the_start_of_the_o
     assert definition["spec"]["conversion"]["strategy"] == "Webhook"
 
 
+BARE = """
+    import webop
+
+    class OldSpec(webop.Struct):
+        size: int = 1
+        label: str = ""
+
+    class NewSpec(webop.Struct):
+        size: int = 1
+        color: str = ""
+
+    @webop.resource("{group}", "v1", kind="Crate", stored=not {field})
+    class Old(webop.Model):
+        spec: OldSpec
+
+    if {field}:
+        @webop.resource("{group}", "v2", kind="Crate")
+        class New(webop.Model):
+            spec: NewSpec
+"""
+
+
+async def test_a_new_stored_version_without_functions_erases_no_field(
+    folder: Folder, webop_cluster: LocalCluster
+) -> None:
+    folder.write("False", BARE)
+    await folder.run("apply", "models.py")
+    body = {"apiVersion": f"{folder.group}/v1", "kind": "Crate", "metadata": {"name": "one"}}
+    webop_cluster.apply({**body, "spec": {"label": "x"}})
+    folder.write("True", BARE)
+    lost = "v2 does not have spec.label of v1, and API servers drop it"
+    code, out, _ = await folder.run("--check", "models.py")
+    assert (code, lost in out, "compatibly" in out) == (1, True, False)
+    assert "v1 does not have spec.color of v2, and API servers drop it" in out
+    code, out, err = await folder.run("apply", "models.py")
+    assert (code, out, lost in err) == (1, "", True)
+    code, _, err = await folder.run("apply", "--force", "models.py")
+    assert code == 0, err
+    code, out, err = await folder.run("migrate", "models.py")
+    assert (code, out, lost in err) == (1, "", True)
+    assert "spec.color" not in err
+    found = webop_cluster.get(f"{folder.group}/v1", "Crate", "one", namespace="default")
+    assert found
+    assert found["spec"]["label"] == "x"
+    code, out, err = await folder.run("migrate", "--force", "models.py")
+    assert code == 0, err
+
+
 async def test_a_definition_with_converters_is_changed_without_a_conflict(folder: Folder) -> None:
     folder.write(model=VERSIONS)
     await folder.run("apply", "models.py")

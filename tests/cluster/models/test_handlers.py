@@ -18,9 +18,11 @@ from tests.kit.operators import (
     Kind,
     Objects,
     RunOperator,
+    build_settings,
     do_nothing,
     get_annotations,
     operate,
+    wait_for_events,
 )
 from tests.kit.waiting import eventually
 from webop.client.api import Client
@@ -137,6 +139,7 @@ async def test_a_timer_that_returns_the_status_that_is_there_writes_nothing(
 async def test_an_object_that_does_not_fit_waits_until_it_does(
     run_operator: RunOperator, objects: Objects, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """The log, the condition and an Event name the field and its value."""
     created: list[tuple[str, int]] = []
 
     @webop.on.create(Boat)
@@ -144,14 +147,17 @@ async def test_an_object_that_does_not_fit_waits_until_it_does(
         created.append((name, spec.size))
 
     with caplog.at_level(logging.INFO):
-        async with run_operator():
+        async with run_operator(build_settings(posting={"enabled": True})):
             await objects.create("bad", {"size": "large"})
             await objects.create("good", {"size": 1})
             await wait_stored(objects, "good")  # one bad object does not stop the kind
             body = await objects.wait("bad", lambda body: body.get("status"))
             (condition,) = body["status"]["conditions"]
             assert condition["type"], condition["status"] == ("Valid", "False")
-            assert "spec.size" in condition["message"]
+            assert condition["message"].startswith("spec.size: ")
+            assert condition["message"].endswith(", got 'large'")
+            (event,) = await wait_for_events(objects, "bad", bool)
+            assert event["reason"] == "Misfit"
             await objects.patch("bad", {"metadata": {"labels": {"a": "b"}}})
             await objects.patch("bad", {"spec": {"size": 5}})
             await wait_stored(objects, "bad")

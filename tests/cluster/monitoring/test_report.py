@@ -148,6 +148,37 @@ async def test_what_a_handler_has_failed_with_is_forgotten_when_it_matches_no_mo
         await shown.wait(lambda report: get_failing(report) == {"steady"})
 
 
+class Sized(webop.Struct):
+    size: int = 1
+
+
+async def test_objects_that_wait_for_a_change_are_in_the_report_until_it_comes(
+    run_operator: RunOperator, objects: Objects
+) -> None:
+    """Those of a reconciler that has failed for good, and those that do not fit a model."""
+
+    @webop.reconcile("widgets", id="build", labels={"built": "yes"})
+    async def build(spec: Any, **_: Any) -> None:
+        if not spec.get("size"):
+            raise webop.PermanentError("secret-password")
+
+    @webop.on.create("widgets", labels={"fitted": "yes"})
+    async def create(spec: Sized, **_: Any) -> None: ...
+
+    def list_failed(report: Json) -> set[tuple[str, str]]:
+        return {(row["name"], row["error"]) for row in report["failed"]["items"]}
+
+    async with operate_visibly(run_operator, objects) as shown:
+        await objects.create("given-up", {}, labels={"built": "yes"})
+        await objects.create("unfit", {"size": "large"}, labels={"fitted": "yes"})
+        wanted = {("given-up", "PermanentError"), ("unfit", "MisfitError")}
+        report = await shown.wait(lambda report: list_failed(report) == wanted)
+        assert is_shaped(report)
+        for name in ("given-up", "unfit"):
+            await objects.patch(name, {"spec": {"size": 1}})
+        await shown.wait(lambda report: not list_failed(report))
+
+
 async def test_a_handler_that_failed_for_good_is_in_the_report_until_it_succeeds_or_its_object_goes(
     run_operator: RunOperator, objects: Objects
 ) -> None:

@@ -6,14 +6,19 @@ import asyncio
 import threading
 import time
 from collections import Counter
+from collections.abc import AsyncIterator
 from typing import Any
 
+import httpx
+import orjson
 import pytest
 
 import webop
+from tests.kit.http_relay import Relay
 from tests.kit.obstacles import hang, webhook_on_updates
 from tests.kit.operators import Objects, RunOperator, build_settings, do_nothing
 from tests.kit.waiting import eventually
+from webop.calls.threads import count_calls
 
 
 @pytest.mark.feature("CFG-52", "EVT-12")
@@ -107,5 +112,39 @@ async def test_sync_handlers_that_wait_for_threads_hold_up_neither_other_kinds_n
             released.set()
             await eventually(lambda: len(begun) == 300, timeout=60)
             await objects.wait_handled("w299")
+    finally:
+        released.set()
+
+
+@pytest.mark.feature("ASY-02", "EVT-12")
+async def test_no_more_than_a_thousand_objects_wait_for_threads_of_event_handlers_and_indexers(
+    relayed: Relay, run_relayed: RunOperator, objects: Objects, with_status: Objects
+) -> None:
+    released = threading.Event()
+
+    @webop.on.event("widgets")
+    @webop.index("gadgets", id="slow")
+    def slow(**_: Any) -> None:
+        released.wait(60)
+
+    async def watch(request: httpx.Request) -> AsyncIterator[bytes]:
+        if objects.namespace in request.url.path:
+            meta = {"annotations": {"k8s.io/initial-events-end": "true"}, "resourceVersion": "1"}
+            yield orjson.dumps({"type": "BOOKMARK", "object": {"metadata": meta}}) + b"\n"
+            for number in range(700):
+                uid = f"{request.url.path}/{number}"
+                meta = {"name": f"w{number}", "uid": uid, "resourceVersion": "2"}
+                yield orjson.dumps({"type": "ADDED", "object": {"metadata": meta}}) + b"\n"
+        await asyncio.Event().wait()
+
+    relayed.watch = watch
+    settings = build_settings(execution={"max_workers": 1})
+    try:
+        async with run_relayed(settings):
+            await eventually(lambda: count_calls(settings.execution) > 1000)
+            await asyncio.sleep(1)
+            assert count_calls(settings.execution) < 1100
+            released.set()
+            await eventually(lambda: not count_calls(settings.execution))
     finally:
         released.set()

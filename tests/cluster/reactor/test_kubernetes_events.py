@@ -44,10 +44,10 @@ async def test_handlers_and_what_becomes_of_them_are_told_in_events(
     assert told == [
         ("Normal", "Own", "hello"),
         ("Normal", "Logging", "from the logger"),
-        ("Warning", "Logging", "Handler 'fn' is not done yet: not yet."),
+        ("Warning", "HandlerRetry", "Handler 'fn' is not done yet: not yet."),
         ("Warning", "OwnWarning", "careful"),
-        ("Normal", "Logging", "Handler 'fn' succeeded."),
-        ("Normal", "Logging", "All handlers succeeded for creation."),
+        ("Normal", "HandlerSucceeded", "Handler 'fn' succeeded."),
+        ("Normal", "Handled", "All handlers succeeded for creation."),
     ]
     first = events[0]
     assert first["source"] == {"component": "webop"}

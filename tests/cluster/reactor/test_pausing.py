@@ -85,6 +85,45 @@ async def test_the_last_patch_of_a_daemon_is_not_overtaken_by_an_older_one_when_
     assert (await objects.get("one"))["spec"]["x"] == "new"
 
 
+async def test_a_patch_on_its_way_through_a_short_pause_does_not_replace_a_newer_one(
+    run_relayed: RunOperator, objects: Objects, boss: Boss
+) -> None:
+    is_handled, is_sent, is_overtaken = (asyncio.Event() for _ in range(3))
+
+    @webop.daemon("widgets")
+    async def daemon(patch: webop.Patch, stopped: AsyncDaemonStopped, **_: Any) -> None:
+        await is_handled.wait()
+        if not is_sent.is_set():
+            patch.spec["x"] = "old"
+            await patch.apply()
+        await stopped.wait()
+
+    @webop.on.update("widgets", field="spec.y")
+    async def update(patch: webop.Patch, **_: Any) -> None:
+        patch.spec["x"] = "new"
+
+    async def meddle(request: httpx.Request) -> httpx.Response | None:
+        if request.method == "PATCH" and b'"old"' in request.content:
+            is_sent.set()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(is_overtaken.wait(), 2)
+                await asyncio.sleep(0.1)
+        elif request.method == "PATCH" and b'"new"' in request.content:
+            is_overtaken.set()
+        return None
+
+    async with run_relayed(standalone=False, identity="me", meddle=meddle):
+        await objects.make("one", {"x": "none", "y": 0})
+        is_handled.set()
+        await is_sent.wait()
+        await boss.pause()
+        await boss.resume()
+        await objects.patch("one", {"spec": {"y": 1}})
+        await objects.wait("one", lambda body: body["spec"]["x"] == "new")
+        await asyncio.sleep(_IDLE)
+    assert (await objects.get("one"))["spec"]["x"] == "new"
+
+
 @pytest.mark.feature("PEE-17", "D-06")
 async def test_daemons_and_timers_stop_and_start_again(
     run_peer: RunOperator, objects: Objects, boss: Boss, timeline: Timeline

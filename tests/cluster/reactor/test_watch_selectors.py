@@ -6,9 +6,11 @@ import asyncio
 import json
 from typing import Any
 
+import httpx
 import pytest
 
 import webop
+from tests.kit.http_relay import Relay
 from tests.kit.operators import (
     DIFFBASE,
     FINALIZER,
@@ -158,6 +160,40 @@ async def test_an_object_that_leaves_is_released_and_comes_back_as_a_known_one(
     assert memos[0] is not memos[2]
 
 
+@pytest.mark.feature("EVT-06")
+@pytest.mark.parametrize("method", ["GET", "PATCH"])
+async def test_an_object_that_comes_back_while_it_is_released_keeps_its_finalizer(
+    objects: Objects,
+    relayed: Relay,
+    run_relayed: RunOperator,
+    calls: Calls,
+    memos: list[Any],
+    method: str,
+) -> None:
+    has_left, is_back = asyncio.Event(), asyncio.Event()
+
+    async def meddle(request: httpx.Request) -> None:
+        is_release = request.method == method and request.url.path.endswith("/a")
+        if is_release and has_left.is_set() and not is_back.is_set():
+            is_back.set()
+            await label(objects, "a", IN)
+            await objects.create("fence", labels=IN)
+            await calls.wait("fence", "create")
+
+    async with run_relayed(choose(), meddle=meddle):
+        await objects.create("a", {"value": 1}, labels=IN)
+        await calls.wait("a", "create")
+        await objects.wait("a", lambda raw: has_finalizer(raw) and DIFFBASE in get_annotations(raw))
+        has_left.set()
+        await label(objects, "a", OUT)
+        await is_back.wait()
+        await objects.patch("a", {"spec": {"value": 2}})
+        await calls.wait("a", "update")
+        assert has_finalizer(await objects.get("a"))
+    patches = [request.content for request in relayed.list_requests("PATCH", "a")]
+    assert [b'"finalizers":[]' in patch for patch in patches].count(True) == (method == "PATCH")
+
+
 @pytest.mark.feature("EVT-06", "DMN-01")
 async def test_an_object_that_leaves_when_only_a_daemon_delays_its_deletion_is_released(
     objects: Objects, run_operator: RunOperator, calls: Calls
@@ -188,17 +224,27 @@ async def test_an_object_that_leaves_when_only_a_daemon_delays_its_deletion_is_r
 
 
 @pytest.mark.feature("EVT-06", "CON-01")
+@pytest.mark.parametrize("had_finalizer", [False, True])
 async def test_the_progress_of_handlers_of_an_object_that_leaves_is_forgotten(
-    objects: Objects, run_operator: RunOperator, calls: Calls
+    objects: Objects, run_operator: RunOperator, calls: Calls, had_finalizer: bool
 ) -> None:
+    may_end = asyncio.Event()
+
     @webop.on.create("widgets", id="create", timeout=6000)
     async def create(retry: int, **kwargs: Any) -> None:
         calls.note("create", {**kwargs, "retry": retry})
         raise webop.TemporaryError("not yet", delay=600)
 
+    async def daemon(**_: Any) -> None:
+        await may_end.wait()
+
+    if had_finalizer:
+        webop.daemon("widgets")(daemon)
     async with run_operator(choose()):
         await objects.create("a", labels=IN)
         await objects.wait("a", lambda raw: "create" in get_progress(raw))
+        may_end.set()
+        await objects.wait("a", lambda raw: not has_finalizer(raw))
         await label(objects, "a", OUT)
         await objects.wait("a", lambda raw: not get_progress(raw))
         await label(objects, "a", IN)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import httpx
 import pytest
 
 import webop
@@ -242,32 +241,6 @@ async def test_a_restart_and_foreign_fields_lead_to_no_write(
     assert [
         one for one in relayed.requests if one.method == "PATCH" and "site-" in str(one.url)
     ] == []
-
-
-async def test_slow_writes_of_children_limit_how_many_reconcilers_run_at_once(
-    objects: Objects, maps: Maps, run_relayed: RunOperator
-) -> None:
-    running = most = 0
-
-    @webop.reconcile("widgets", owns=["configmaps"], when=is_no_fence)
-    async def build(name: str, children: webop.Children, **_: Any) -> None:
-        nonlocal running, most
-        running += 1
-        most = max(most, running)
-        await children.apply(build_map(f"{name}-a", {}))
-        await children.apply(build_map(f"{name}-b", {}))
-        running -= 1
-
-    async def meddle(request: httpx.Request) -> None:
-        if request.method == "PATCH":
-            await asyncio.sleep(0.3)
-
-    names = [f"site-{number}" for number in range(70)]
-    await asyncio.gather(*(objects.create(name, {}) for name in names))
-    async with run_relayed(meddle=meddle):
-        for name in names:
-            await maps.wait(f"{name}-b", bool)
-    assert 1 < most <= 32
 
 
 async def test_nothing_of_others_is_taken_over_or_pruned(

@@ -411,4 +411,31 @@ async def test_a_body_that_is_changed_in_place_is_warned_of_and_does_not_spoil_t
     assert seen == [({}, {"y": 2}, build_object({"y": 1}), build_object({"y": 2}))] * 2
     warnings = [r.getMessage() for r in caplog.records if "in place" in r.getMessage()]
     assert len(warnings) == 1
-    assert warnings[0].startswith("Webhook 'fill' changed the body in place, which has no effect: ")
+    assert warnings[0].startswith(
+        "Webhook 'fill' changed the object in place, which has no effect: "
+    )
+
+
+async def test_a_list_that_a_validator_changes_in_place_spoils_neither_the_patch_nor_later_handlers(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    seen: list[Any] = []
+
+    @webop.on.mutate("kopfexamples", id="fill")
+    def fill_in(patch: webop.Patch, **_: Any) -> None:
+        patch.spec["list"] = ["a", "b"]
+
+    @webop.on.validate("kopfexamples", id="spoil")
+    def spoil(spec: webop.Spec, old: webop.Body, **_: Any) -> None:
+        spec["list"].append("b")
+        old["spec"]["list"].append("c")
+
+    @webop.on.validate("kopfexamples", id="look")
+    def look(spec: webop.Spec, old: webop.Body, **_: Any) -> None:
+        seen.append((spec["list"], old["spec"]["list"]))
+
+    async with serve() as site:
+        response = await site.review(build_object({"list": ["a"]}), build_object({"list": ["z"]}))
+    assert read_patch(response) == [{"op": "replace", "path": "/spec/list", "value": ["a", "b"]}]
+    assert seen == [(["a"], ["z"])]
+    assert "'spoil' changed the object in place, which has no effect: change a copy" in caplog.text

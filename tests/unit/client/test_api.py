@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import httpx
 import orjson
@@ -16,10 +17,12 @@ from tests.kit.httpx_client import HTTPXTransport
 from tests.kit.virtual_time import in_virtual_time
 from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo, Vault
-from webop.client.http.requests import Call
+from webop.client.http.requests import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, Call
+from webop.controlplane.cluster_client import find_free_port
 from webop.errors import (
     APIConflictError,
     APIConnectionError,
+    APIError,
     APIForbiddenError,
     APINotFoundError,
     APIServerError,
@@ -112,6 +115,64 @@ async def test_errors_of_the_server_are_retried_until_the_pauses_are_over(error:
             await client.request("GET", "/x")
         assert asyncio.get_running_loop().time() - begin == pytest.approx(60, abs=0.5)
     assert len(server.requests) == 4
+
+
+NAMED, UNNAMED = {"metadata": {"name": "a"}}, {"metadata": {"generateName": "a-"}}
+MADE, OBJECT = "/api/v1/namespaces/a/pods", "/api/v1/namespaces/a/pods/one"
+APPEND = {"op": "add", "path": "/spec/list/-", "value": 1}
+TEST = {"op": "test", "path": "/metadata/resourceVersion", "value": "1"}
+LOST = (httpx.ReadError("reset"), 500, 503, 504, httpx.Response(200, content=b"{"))
+
+
+@pytest.mark.parametrize("failure", LOST)
+@pytest.mark.parametrize(
+    ("method", "path", "body", "content_type", "is_repeated"),
+    [
+        ("POST", MADE, NAMED, "application/json", True),
+        ("POST", MADE, UNNAMED, "application/json", False),
+        ("POST", f"{OBJECT}/eviction", NAMED, "application/json", False),
+        ("PUT", OBJECT, NAMED, "application/json", True),
+        ("PATCH", OBJECT, {"spec": {}}, MERGE_PATCH, True),
+        ("PATCH", OBJECT, NAMED, APPLY_PATCH, True),
+        ("PATCH", OBJECT, [APPEND], JSON_PATCH, False),
+        ("PATCH", OBJECT, [TEST, APPEND], JSON_PATCH, True),
+        ("PATCH", OBJECT, [TEST | {"path": "/spec/a"}, APPEND], JSON_PATCH, False),
+        ("PATCH", OBJECT, [APPEND | {"op": "replace", "path": "/spec/a"}], JSON_PATCH, True),
+        ("DELETE", OBJECT, None, "application/json", False),
+        ("DELETE", OBJECT, {"preconditions": {"uid": "1"}}, "application/json", True),
+    ],
+)
+@in_virtual_time
+async def test_a_request_that_may_have_been_executed_is_repeated_only_if_that_does_no_harm(
+    method: str, path: str, body: Any, content_type: str, is_repeated: bool, failure: object
+) -> None:
+    server = Recorder(failure, {})
+    async with connect(server, Networking(error_backoffs=[1])) as client:
+        if is_repeated:
+            await client.request(method, path, body=body, content_type=content_type)
+        else:
+            with pytest.raises(APIError, match="It is unknown whether the request was executed"):
+                await client.request(method, path, body=body, content_type=content_type)
+    assert len(server.requests) == 1 + is_repeated
+
+
+@pytest.mark.parametrize("failure", [429, 503])
+@in_virtual_time
+async def test_a_request_that_was_refused_because_of_load_is_repeated(failure: int) -> None:
+    refusal = answer_status(failure, **{"Retry-After": "1"})()
+    server = Recorder(refusal, {})
+    async with connect(server, Networking(error_backoffs=[1])) as client:
+        await client.request("POST", MADE, body=UNNAMED)
+    assert len(server.requests) == 2
+
+
+async def test_a_request_that_was_not_sent_is_repeated() -> None:
+    info = ConnectionInfo(server=f"http://127.0.0.1:{find_free_port()}")
+    networking = Networking(error_backoffs=[0.01])
+    async with Client(Vault({"test": info}), networking) as client:
+        with pytest.raises(APIConnectionError, match="Connection refused"):
+            await client.request("POST", MADE, body=UNNAMED)
+    assert client.counters.codes["POST", "<error>"] == 2
 
 
 class Endless:

@@ -9,6 +9,7 @@ import pytest
 
 import webop
 from webop.handlers.model import MatchCondition
+from webop.handlers.validation import check_registry
 
 GOOD: dict[str, Any] = {"id": "size-is-small", "cel": "object.spec.size < 9", "message": "too big"}
 CHANGE: dict[str, Any] = {"id": "sized", "apply": "Object{spec: Object.spec{size: 1}}"}
@@ -219,6 +220,54 @@ def test_a_misspelt_field_of_a_model_is_refused_before_it_denies_every_update(
     assert hint in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "cel",
+    [
+        "!has(object.spec.a__dash__b) || object.spec.a__dash__b < 3",
+        "!has(object.spec.__namespace__)",
+        "object.spec.?a__dot__b.orValue('') == ''",
+        "object.spec.wheels.all(one, !has(one.__in__))",
+    ],
+)
+@pytest.mark.parametrize("kind", [Cart, "carts"])
+def test_names_that_policies_do_not_resolve_are_refused_before_everything_passes(
+    kind: Any, cel: str
+) -> None:
+    for options in ({"cel": cel}, {"cel": "true", "match_conditions": {"a": cel}}):
+        with pytest.raises(ValueError, match=r"Policies take names as they are.*\[\?'a-b'\]"):
+            declare(kind, id="a", message="no", **options)
+
+
+def test_a_rule_that_reads_the_old_object_and_the_operation_does_not_deny_every_creation() -> None:
+    cel = "request.operation == 'DELETE' || oldObject.spec.engine == object.spec.engine"
+    with pytest.raises(ValueError, match=r"such as operations=\['UPDATE'\]"):
+        declare(Cart, id="a", cel=cel, message="no")
+    assert declare(Cart, id="a", cel=cel, message="no", operations=["UPDATE"]).operations
+
+
+@pytest.mark.parametrize(
+    ("cel", "is_warned"),
+    [
+        ("object.spec.size < 9", True),
+        ("object.spec == oldObject.spec", True),
+        ("object.metadata.name != 'object.spec.size'", False),
+    ],
+)
+def test_a_rule_on_a_field_that_can_be_scaled_is_warned_of(cel: str, is_warned: bool) -> None:
+    @webop.resource("rules.webop.dev", "v1", scale=webop.Scale(replicas=".spec.size"))
+    class Shelf(webop.Model):
+        spec: CrateSpec
+
+    registry = webop.OperatorRegistry()
+    webop.rule(Shelf, id="a", cel=cel, message="no", registry=registry)
+    warnings = check_registry(registry)
+    assert len(warnings) == is_warned
+    assert all("'kubectl scale' and autoscalers change without a check" in one for one in warnings)
+    scale: dict[str, Any] = {"cel": "object.spec.replicas < 9", "subresource": "scale"}
+    webop.rule(Shelf, id="b", message="no", registry=registry, **scale)
+    assert check_registry(registry) == []
+
+
 def test_a_misspelt_field_of_a_condition_or_a_change_is_refused() -> None:
     conditions = {"b": "object.spec.engin == 'a'"}
     with pytest.raises(ValueError, match=r"did you mean object\.spec\.engine"):
@@ -233,7 +282,7 @@ def test_a_misspelt_field_of_a_condition_or_a_change_is_refused() -> None:
         "object.spec.engine.size() < 9 && object.spec.wheels.exists(x, x.inch > 1)",
         "object.spec.wheels[0].inch > 1 && object.spec.colours.red.inch > 1",
         "object.spec.anything.at.all == 1 && object.spec.what.ever == 1",
-        "object.spec.namespace == object.spec.__namespace__",
+        "object.spec.namespace == 'a' && object.spec['a__dash__b'] == oldObject.spec['a-b']",
         "object.metadata.labels.app == 'a' && object.metadata.annotations.b == 'object.spec.x'",
         "object.metadata.namespace == namespaceObject.metadata.name  // object.spec.x",
         "object.kind == 'Cart' && object.apiVersion != ''",

@@ -63,6 +63,27 @@ def test_sets_are_written_in_one_order() -> None:
     assert dump(PumpSpec(names=names))["names"] == sorted(names)
 
 
+@pytest.mark.parametrize(
+    ("content", "end"),
+    [
+        ({"size": "9"}, "valid integer, got '9'"),
+        ({"size": None}, "valid integer, got None"),
+        ({"size": "x" * 9_000_000}, f"valid integer, got '{'x' * 48}…"),
+        ({"size": [1]}, "valid integer"),
+        ({"size": 1, "db_password": 5}, "valid string"),
+        ({}, "Field required"),
+    ],
+)
+def test_a_misfit_names_the_value_but_no_secret(content: Any, end: str) -> None:
+    class Sized(pydantic.BaseModel):
+        size: int
+        db_password: str = ""
+
+    with pytest.raises(webop.MisfitError) as caught:
+        fit(Sized, content, "spec")
+    assert str(caught.value).endswith(end)
+
+
 @pytest.mark.parametrize("failure", [KeyError("k"), AttributeError("a"), ZeroDivisionError("z")])
 def test_a_validator_that_fails_in_any_way_is_a_misfit(failure: Exception) -> None:
     def check(value: int) -> int:
@@ -170,7 +191,7 @@ def test_a_pattern_of_keys_does_not_hide_the_type_of_the_values() -> None:
 def test_what_clients_lose_is_named_beside_the_schema() -> None:
     (present,), (wanted,) = build_crds([Pump]), build_crds([Pump])
     version = present["spec"]["versions"][0]
-    version["subresources"]["scale"] = {}
+    version["subresources"] = {"scale": {}}
     version["selectableFields"] = [{"jsonPath": ".spec.engine"}]
     spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
     later = wanted["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
@@ -180,7 +201,8 @@ def test_what_clients_lose_is_named_beside_the_schema() -> None:
     later["properties"]["map"] = {"type": "object", "properties": {}}
     assert compare(present, wanted) == [
         "v1: the subresource scale goes: clients that use it fail",
+        "v1: the subresource status comes: a status that is written with the object is ignored",
         "v1: .spec.engine can no longer be selected: clients that do so fail",
         "v1: spec.size: minimum becomes 0",
-        "v1: spec.map no longer keeps unknown fields: stored values are dropped",
+        "v1: spec.map[key] is removed: stored values are dropped",
     ]

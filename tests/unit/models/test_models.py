@@ -285,6 +285,11 @@ def change(**properties: Any) -> dict[str, Any]:
 
 
 INTEGER, STRING = {"type": "integer"}, {"type": "string"}
+OPEN = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+
+
+def map_of(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "additionalProperties": schema}
 
 
 def list_by(*keys: str) -> dict[str, Any]:
@@ -339,6 +344,29 @@ def list_by(*keys: str) -> dict[str, Any]:
             list_by("a"),
             ["spec.x: items that differ only in 'b' are no longer allowed"],
         ),
+        (OPEN, map_of(INTEGER), ["spec.x[key] changes from anything to integer"]),
+        (
+            OPEN,
+            {**OPEN, "x-kubernetes-embedded-resource": True},
+            ["spec.x must be an object of Kubernetes, with apiVersion, kind and metadata"],
+        ),
+        (
+            OPEN,
+            {**OPEN, "properties": {"a": INTEGER}},
+            ["spec.x.a changes from anything to integer"],
+        ),
+        (
+            {"type": "object", "properties": {"a": INTEGER, "b": STRING}},
+            map_of({**STRING, "maxLength": 5}),
+            ["spec.x.a changes from integer to string", "spec.x.b: maxLength becomes 5"],
+        ),
+        (
+            map_of(INTEGER),
+            {"type": "object", "properties": {"a": STRING}, **OPEN},
+            ["spec.x.a changes from integer to string"],
+        ),
+        (map_of(INTEGER), OPEN, []),
+        ({"type": "object", "properties": {}}, map_of(INTEGER), []),
     ],
 )
 def test_what_breaks_stored_objects_is_named(before: Any, after: Any, problems: list[str]) -> None:

@@ -22,7 +22,7 @@ from webop.reactor.controller import Controller, Hold
 from webop.reactor.decision import Decision
 from webop.reactor.object_writer import open_writer
 from webop.reactor.queue import SharedSlots, WorkQueue
-from webop.reactor.reconcile_calls import ReconcileStates
+from webop.reactor.reconcile_calls import ReconcileState, ReconcileStates
 from webop.reactor.store import WatchedObject
 
 
@@ -581,3 +581,51 @@ async def test_an_object_that_is_gone_is_read_before_a_late_event_of_it_is_handl
     await show(controller, "DELETED", build("a", 4))
     assert (reconciler.versions("a"), reads) == ([1], ["a", "a"])
     assert len(controller.uids) == 0
+
+
+@in_virtual_time
+async def test_a_change_of_a_child_is_not_forgotten_while_its_parent_cannot_be_read() -> None:
+    """The body of the parent is not in memory, and other objects wait for the only slot."""
+    reconciler, reads = Reconciler(), list[str]()
+    controller = control(reconciler, limit=1)
+    parents: list[WatchedObject] = []
+
+    async def work(obj: WatchedObject) -> None:
+        obj.reconciling = ReconcileStates({"fn": ReconcileState()})
+        parents.append(obj)
+
+    reconciler.work = work
+    await show(controller, "ADDED", build("a"))
+    parent = parents[0]
+    parent.text = b""  # as if too many bodies were kept
+    read = reconciler.read
+    break_reads(reconciler, reads)
+    parent.call_again("fn", "children")
+    await asyncio.sleep(0.05)
+    controller.apply_event("ADDED", build("b"))
+    parent.call_again("fn", "children")
+    await asyncio.sleep(1)
+    reconciler.read = read  # type: ignore[method-assign]
+    await asyncio.sleep(5)
+    assert (reads, reconciler.versions("a")) == (["a"], [1, 1])
+
+
+async def test_event_handlers_that_got_the_response_to_an_own_write_do_not_get_its_event(
+    reconciler: Reconciler,
+) -> None:
+    reconciler.handlers.events = True
+    controller = control(reconciler)
+
+    async def work(obj: WatchedObject) -> None:
+        if obj.version == 1 and reconciler.inside:
+            controller.apply_event("MODIFIED", build("a", 2))
+            obj.accept_own(build("a", 3))
+
+    reconciler.work = work
+    for version in (1, 3):
+        await show(controller, "MODIFIED", build("a", version))
+    assert (len(reconciler.shown), reconciler.versions("a")) == (2, [1, 3])
+    await show(controller, "MODIFIED", build("a", 4))
+    controller.apply_event("DELETED", build("a", 5))
+    await settle()
+    assert [event_type for _, event_type in reconciler.shown[2:]] == ["MODIFIED", "DELETED"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -136,16 +137,32 @@ async def test_no_server_stops_the_writes_to_all_namespaces() -> None:
 
 
 @in_virtual_time
-async def test_handlers_that_take_long_keep_their_slot_only_while_they_write() -> None:
-    queue, begun, is_writing = make_queue(), list[str](), True
+async def test_handlers_that_take_long_keep_no_slot_whatever_they_wait_for() -> None:
+    queue, begun = make_queue(), list[str]()
     starter = Starter(begun.append)
     for _ in range(32):
         queue.acquire()
     queue.add(starter.make("next"), Lane.CHANGED)
-    with queue.running_handlers(lambda: is_writing):
-        await asyncio.sleep(60)
+    with queue.running_handlers(is_paced=True):
         assert begun == []
-        is_writing = False
         await asyncio.sleep(1)
         assert begun == ["next"]
     assert not queue.is_open
+
+
+@in_virtual_time
+async def test_the_more_reconcilers_wait_the_slower_others_start() -> None:
+    queue, started = make_queue(), list[contextlib.AbstractContextManager[None]]()
+
+    def begin(_: str) -> None:
+        queue.acquire()
+        started.append(queue.running_handlers(is_paced=True))
+        started[-1].__enter__()
+
+    starter = Starter(begin)
+    for number in range(9000):
+        queue.add(starter.make(str(number)), Lane.LISTED)
+    await asyncio.sleep(1)
+    assert 64 <= len(started) <= 200
+    await asyncio.sleep(59)
+    assert 500 <= len(started) <= 1500  # at an even pace, there would be all

@@ -176,8 +176,7 @@ async def test_reconcile_raises_the_error_of_the_function_and_writes_its_patch()
         patch.metadata.annotations["tried"] = "yes"
         raise webop.TemporaryError("not yet", delay=90)
 
-    options: Json = {"retries": 1, "timeout": 30, "errors": webop.ErrorsMode.IGNORED}
-    webop.reconcile("v1", "configmaps", registry=registry, **options)(build)
+    webop.reconcile("v1", "configmaps", registry=registry, timeout=30)(build)
     with pytest.raises(webop.TemporaryError, match="not yet"):
         await client.reconcile(build, PARENT, registry=registry)
     found = await client.get("configmaps", "site", namespace="team")

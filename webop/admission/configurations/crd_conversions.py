@@ -80,7 +80,7 @@ class SharedConversions:
             version = found[name]["metadata"]["resourceVersion"]
             patch = {
                 "metadata": {"resourceVersion": version},
-                "spec": {"conversion": build_conversion(config, is_patch=True)},
+                "spec": {"conversion": build_conversion({"caBundle": None, **config})},
             }
             try:
                 await self._client.patch(CRDS, None, name, patch, timeout=TIMEOUT)
@@ -90,13 +90,16 @@ class SharedConversions:
                 logger.info("API servers ask this operator for conversions of %s.", name)
 
 
-def build_conversion(config: Mapping[str, Any], *, is_patch: bool) -> Json:
-    """Return the field for a ``clientConfig``; as a merge patch, it replaces another one."""
-    empty: Json = {"url": None, "service": None, "caBundle": None} if is_patch else {}
+def build_conversion(config: Mapping[str, Any]) -> Json:
+    """Return the field for a ``clientConfig``.
+
+    It has a ``url`` or a ``service``. The other one is null, so that each way to apply the field
+    removes it if somebody else has written it: API servers refuse both.
+    """
     return {
         "strategy": "Webhook",
         "webhook": {
-            "clientConfig": {**empty, **config},
+            "clientConfig": {"url": None, "service": None, **config},
             "conversionReviewVersions": REVIEW_VERSIONS,
         },
     }

@@ -22,8 +22,8 @@ from webop.client.discovery import discover
 from webop.client.http.requests import APPLY_PATCH, Call, encode_yaml
 from webop.client.standalone import connect_command
 from webop.errors import APINotFoundError, APIStatusError
-from webop.models.crd_comparison import compare
-from webop.models.crds import build_crds
+from webop.models.crd_comparison import compare, compare_versions
+from webop.models.crds import build_crds, is_converted
 from webop.models.versions import collect_versions
 from webop.objects.resources import CRDS
 
@@ -88,9 +88,9 @@ def print_(
 
     The command imports the files, but calls no handlers. Without --check, it needs no cluster.
     """
-    definitions, _ = _load(paths, modules, max_description)
+    definitions, converted = _load(paths, modules, max_description)
     if is_check:
-        if not asyncio.run(_check(definitions)):
+        if not asyncio.run(_check(definitions, converted)):
             click.get_current_context().exit(1)
         return
     click.echo("\n---\n".join(map(dump, definitions)))
@@ -142,19 +142,19 @@ def _load(
     return build_crds(models, max_description=max_description), converted
 
 
-async def _check(definitions: Sequence[dict[str, Any]]) -> bool:
+async def _check(definitions: Sequence[dict[str, Any]], converted: set[str]) -> bool:
     """Print how definitions differ from the cluster; return whether they are the same."""
     is_same = True
     async with connect_command() as client:
         for wanted in definitions:
             name, present = wanted["metadata"]["name"], await _read(client, wanted)
+            problems = _find_problems(present, wanted, converted)
+            for problem in problems:
+                click.echo(problem)
             if present is None:
                 click.echo(f"{name}: is not in the cluster")
                 is_same = False
                 continue
-            problems = compare(present, wanted)
-            for problem in problems:
-                click.echo(f"{name}: {problem}")
             planned = await _send(client, wanted, is_dry=True, is_forced=True)
             is_changed = planned["spec"] != present["spec"]
             if not problems:
@@ -175,8 +175,7 @@ async def _apply(
         for wanted in definitions:
             name = wanted["metadata"]["name"]
             present = found[name] = await _read(client, wanted)
-            if present is not None:
-                problems += [f"{name}: {problem}" for problem in compare(present, wanted)]
+            problems += _find_problems(present, wanted, converted)
         if problems:
             title = "These changes break stored objects or clients:"
             click.echo("\n".join((title, *problems)), err=True)
@@ -197,6 +196,17 @@ async def _apply(
             await _wait_served(client, wanted)
 
 
+def _find_problems(
+    present: dict[str, Any] | None, wanted: dict[str, Any], converted: set[str]
+) -> list[str]:
+    """Return what breaks stored objects or clients if a definition is applied."""
+    name, problems = wanted["metadata"]["name"], [] if present is None else compare(present, wanted)
+    if name not in converted and not is_converted(present or wanted):
+        stored = (present or {}).get("status", {}).get("storedVersions", ())
+        problems += compare_versions(wanted, stored)
+    return [f"{name}: {problem}" for problem in problems]
+
+
 async def _prepare_conversion(
     client: Client, wanted: dict[str, Any], present: dict[str, Any] | None
 ) -> None:
@@ -208,9 +218,9 @@ async def _prepare_conversion(
     Two managers apply the conversion, so that it stays when the definition is applied without it.
     None of them must be an updater: it would own all fields, and each later change be a conflict.
     """
-    if ((present or wanted)["spec"].get("conversion") or {}).get("strategy") == "Webhook":
+    if is_converted(present or wanted):
         return
-    spec = {"conversion": build_conversion({"url": _NOWHERE}, is_patch=False)}
+    spec = {"conversion": build_conversion({"url": _NOWHERE})}
     if present is None:
         whole = {**wanted, "spec": {**wanted["spec"], **spec}}
         await _send(client, whole, is_dry=False, is_forced=False)

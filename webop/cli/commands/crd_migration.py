@@ -36,7 +36,8 @@ from webop.errors import (
     APIStatusError,
     APITooManyRequestsError,
 )
-from webop.models.crds import build_crds, get_storage_version
+from webop.models.crd_comparison import list_drops
+from webop.models.crds import build_crds, get_storage_version, is_converted
 from webop.models.kept_content import find_records
 from webop.objects.names import join_names
 from webop.objects.resources import CRDS, Resource
@@ -68,8 +69,16 @@ _INTERVAL = 5.0  # seconds; between lines about the progress, if they are not sh
     is_flag=True,
     help="Ask the API server to check all of it, and to store nothing.",
 )
+@click.option(
+    "--force", is_flag=True, help="Rewrite them even if that drops fields of stored objects."
+)
 def migrate(
-    paths: tuple[str, ...], modules: tuple[str, ...], names: tuple[str, ...], *, is_dry: bool
+    paths: tuple[str, ...],
+    modules: tuple[str, ...],
+    names: tuple[str, ...],
+    *,
+    is_dry: bool,
+    force: bool,
 ) -> None:
     """Rewrite the stored objects of the kinds of the models in PATHS that have several versions.
 
@@ -91,7 +100,7 @@ def migrate(
         raise click.UsageError("Name files with models, or a definition with --name.")
     progress = _Progress(is_dry=is_dry)
     try:
-        is_done = asyncio.run(_migrate(wanted, progress))
+        is_done = asyncio.run(_migrate(wanted, progress, is_forced=force))
     except KeyboardInterrupt:
         progress.end()
         click.echo(
@@ -161,12 +170,15 @@ class _Progress:
         click.echo(f"\r{text}" if self._is_in_place else text, err=True, nl=has_end)
 
 
-async def _migrate(wanted: Mapping[str, str | None], progress: _Progress) -> bool:
+async def _migrate(
+    wanted: Mapping[str, str | None], progress: _Progress, *, is_forced: bool
+) -> bool:
     """Migrate some kinds; return whether all their objects are stored in the storage versions."""
     is_done = True
     async with connect_command() as client:
         for name, version in wanted.items():
-            is_done = await _Migration(client, name, version, progress).run() and is_done
+            migration = _Migration(client, name, version, progress, is_forced)
+            is_done = await migration.run() and is_done
     return is_done
 
 
@@ -179,6 +191,7 @@ class _Migration:
         name: of the CustomResourceDefinition.
         wanted: the version that must be the storage version; None for any.
         progress: shows the objects.
+        is_forced: whether fields can be dropped.
         failures: the objects that cannot be rewritten, with the reasons.
     """
 
@@ -186,6 +199,7 @@ class _Migration:
     name: str
     wanted: str | None
     progress: _Progress
+    is_forced: bool
     failures: list[str] = field(default_factory=list)
 
     async def run(self) -> bool:
@@ -201,6 +215,7 @@ class _Migration:
             if former == [storage]:
                 click.echo(f"{self.name}: all objects are stored as {storage}")
                 return True
+            self._check_drops(definition, storage)
             if not await self._rewrite_all(_build_resource(definition, storage)):
                 return False
             if self.progress.is_dry:
@@ -226,6 +241,23 @@ class _Migration:
         raise click.ClickException(
             f"{self.name} keeps changing: storedVersions stays as it is. Run the command again."
         )
+
+    def _check_drops(self, definition: Json, storage: str) -> None:
+        """Check that the objects lose no fields.
+
+        Raises:
+            click.ClickException: they do.
+        """
+        if self.is_forced or is_converted(definition):
+            return
+        stored = definition["status"]["storedVersions"]
+        drops = [drop for each in stored for drop in list_drops(definition, each, storage)]
+        if drops:
+            click.echo("\n".join(f"{self.name}: {drop}" for drop in drops), err=True)
+            raise click.ClickException(
+                f"Nothing was rewritten. Write functions that convert the objects of {self.name} "
+                "(@webop.on.convert), or repeat the command with --force."
+            )
 
     async def _read(self) -> Json:
         try:

@@ -46,7 +46,6 @@ _SHOWN_ELSEWHERE = {
     "--output",
     "form",
     type=click.Choice(["table", "json"]),
-    envvar="WEBOP_HANDLERS_OUTPUT",
     default="table",
     show_default=True,
     help="The format of the list.",

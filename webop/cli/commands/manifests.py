@@ -23,6 +23,7 @@ from webop.cli.manifests.objects import Request
 from webop.cli.manifests.planning import build_manifests
 from webop.cli.options import (
     CLIControls,
+    check_handlers,
     choose_scope,
     load_quietly,
     scope_options,
@@ -30,7 +31,7 @@ from webop.cli.options import (
     startup_option,
 )
 from webop.handlers.registry import OperatorRegistry
-from webop.kopf_alias import advise_about_kopf, is_aliased
+from webop.kopf_alias import is_aliased
 from webop.logs.sanitizing import escape
 
 logger = logging.getLogger(__name__)
@@ -281,9 +282,10 @@ def image(
     to find these. You must add other files, such as templates.
 
     \b
-        pip wheel --no-deps --wheel-dir wheels PATH/TO/WEBOP   # before its first release
+        pip wheel --no-deps --wheel-dir wheels PATH/TO/CLONE   # of webop, before its first release
         webop image handlers.py > Dockerfile
         docker build -t my-operator:0.1.0 .
+        kind load docker-image my-operator:0.1.0               # or: docker push
     """  # noqa: D301  \b keeps click from wrapping the lines
     root, sources, name = _locate(paths, modules, name)
     _load(paths, modules, controls)
@@ -330,12 +332,5 @@ def _load(
     paths: tuple[str, ...], modules: tuple[str, ...], controls: CLIControls
 ) -> OperatorRegistry:
     registry, _ = load_quietly(paths, modules, controls.registry)
-    if not len(registry):
-        places = ", ".join((*paths, *modules))
-        if registry.rules:
-            raise click.ClickException(
-                f"There are only rules in {places}, no handlers. Name the files with the handlers, "
-                "too."
-            )
-        raise click.ClickException(f"There are no handlers in {places}.{advise_about_kopf()}")
+    check_handlers(registry, (*paths, *modules))
     return registry

@@ -150,7 +150,7 @@ def pause(request: Request, lifetime: int, priority: int, dev: bool, message: st
     The operators finish the calls that run and stop their daemons and timers. They handle no
     objects until the lifetime is over or you run 'webop unpause'. They still serve webhooks.
 
-    'webop freeze' is the same command. Its variables are WEBOP_FREEZE_<OPTION>.
+    'webop freeze' is the same command.
     """
     priority = choose_priority(click.get_current_context(), dev, priority)
     now = time.time()
@@ -187,7 +187,7 @@ def pause(request: Request, lifetime: int, priority: int, dev: bool, message: st
 def unpause(request: Request) -> None:
     """Resume the operators of a peering that 'webop pause' has paused.
 
-    'webop resume' is the same command. Its variables are WEBOP_RESUME_<OPTION>.
+    'webop resume' is the same command.
     """
 
     async def remove(client: Client, kind: Resource, namespace: str | None) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import asyncio.sslproto
 import contextlib
 import gc
 import logging
@@ -17,6 +18,7 @@ from webop.cli.help_layout import SectionCommand, build_option
 from webop.cli.options import (
     DEV_PRIORITY,
     CLIControls,
+    check_handlers,
     choose_priority,
     choose_scope,
     logging_options,
@@ -25,7 +27,6 @@ from webop.cli.options import (
 )
 from webop.cli.reloading import Supervisor, accept_reload, wait_for_turn
 from webop.handlers.registry import get_default_registry
-from webop.kopf_alias import advise_about_kopf
 from webop.runtime.loading import load_handlers
 
 logger = logging.getLogger(__name__)
@@ -33,6 +34,7 @@ logger = logging.getLogger(__name__)
 # New objects between two runs of the garbage collector. With Python's 700, it takes 4 % of the CPU
 # time of an operator, and finds little: webop makes few reference cycles.
 _GC_THRESHOLD = 10_000
+TLS_BUFFER = 64 * 1024  # bytes of each TLS connection; asyncio's default is 256 KiB
 
 _EPILOG = """\b
 Examples:
@@ -64,7 +66,9 @@ _handlers, _scope, _others, _probes = map(
 )
 
 
-@click.command(cls=SectionCommand, epilog=_EPILOG)
+@click.command(
+    cls=SectionCommand, epilog=_EPILOG, context_settings={"auto_envvar_prefix": "WEBOP_RUN"}
+)
 @source_options(_handlers)
 @_handlers(
     "--reload",
@@ -165,13 +169,15 @@ def run(
     if reload and parent is None:
         folders = [Path(path).parent for path in paths] + [Path.cwd()] * bool(modules)
         ctx.exit(Supervisor(folders).run())
-    with _importing():
+    # Code that runs the command, such as a test, passes controls.
+    with _importing() if ctx.find_root().obj is None else contextlib.nullcontext():
         # The handlers get into the registry of the controls, or else into the default one, which
         # embedding.run() takes in the same way.
         registry = load_handlers(paths, modules, controls.registry)
         from webop import embedding  # noqa: PLC0415 - keeps --help fast
         from webop.handlers.validation import check_registry  # noqa: PLC0415
         from webop.settings.groups import OperatorSettings  # noqa: PLC0415
+    check_handlers(registry, (*paths, *modules))
     for variable in sorted(name for name in os.environ if name.startswith("KOPF_RUN_")):
         renamed = f"WEBOP_{variable.removeprefix('KOPF_')}"
         logger.warning("Ignoring the environment variable %s; use %s.", variable, renamed)
@@ -181,10 +187,6 @@ def run(
             "No namespace is given: handling objects in all namespaces. Add -A to confirm that, or "
             "-n NAME."
         )
-    if not len(registry):
-        names = ", ".join([*paths, *modules]) or "the registry"
-        advice = advise_about_kopf() or f" No function in {names} has a decorator of webop."
-        logger.warning("There are no handlers.%s", advice)
     settings = controls.settings or OperatorSettings.from_environment()
     stop_flag = controls.stop_flag
     settings.leadership.lease_name = lease_name or settings.leadership.lease_name
@@ -210,11 +212,13 @@ def run(
 
 @contextlib.contextmanager
 def _importing() -> Iterator[None]:
-    """Pause the garbage collector during imports, and exclude the imported objects from it.
+    """Tune this process, which is webop's own, for the operator that is imported.
 
-    They live as long as the process. This saves a tenth of the start, and time in later runs, which
-    are rarer than by default.
+    The garbage collector pauses during the imports, and ignores the imported objects later: they
+    live as long as the process. This saves a tenth of the start, and time in later runs, which are
+    rarer than by default.
     """
+    asyncio.sslproto.SSLProtocol.max_size = TLS_BUFFER
     was_enabled = gc.isenabled()
     gc.disable()
     gc.set_threshold(_GC_THRESHOLD)  # before the imports, which can set another one

@@ -9,7 +9,7 @@ from webop.cli.doctor.check_context import Context, Json
 from webop.cli.doctor.findings import Finding, approve, fail, note, warn
 from webop.cli.doctor.reachability import check_trust, explain
 from webop.errors import APIForbiddenError, APIStatusError
-from webop.models.crds import get_storage_version
+from webop.models.crds import get_storage_version, is_converted
 from webop.models.kept_content import find_records
 from webop.models.versions import collect_versions
 from webop.objects.names import join_names
@@ -48,11 +48,10 @@ async def check_conversions(context: Context) -> AsyncIterator[tuple[str, list[F
 def judge_definition(definition: Json, versions: Collection[str], hub: str) -> Iterator[Finding]:
     """Yield findings about a definition, for the versions of the models. Pure."""
     spec = definition["spec"]
-    conversion = spec.get("conversion") or {}
     served = {each["name"] for each in spec["versions"] if each["served"]}
     storage = get_storage_version(definition)
     stored = definition.get("status", {}).get("storedVersions") or [storage]
-    if conversion.get("strategy") != "Webhook":
+    if not is_converted(definition):
         text = (
             "the strategy is None: API servers call no function, and fields that the other version "
             "does not have are dropped"

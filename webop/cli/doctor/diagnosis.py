@@ -101,6 +101,7 @@ async def _examine(context: Context) -> AsyncIterator[tuple[str, Iterable[Findin
         ("Coordination", records.check_lease),
         ("Coordination", records.check_peering),
         ("Coordination", records.check_finalizers),
+        ("Objects that wait", records.check_events),
         ("Selectors", check_selectors),
         ("Rules", check_rules),
         (whose, check_permissions),

@@ -8,6 +8,7 @@ from webop.aio.concurrency import run_concurrently
 from webop.cli.doctor.check_context import Context, Json
 from webop.cli.doctor.findings import Finding, Level, approve, warn
 from webop.cli.required_rights import Need, list_needs
+from webop.models.model import advise_creation
 from webop.objects.names import join_names
 from webop.objects.rights import parse_right
 from webop.servers.certificates.secret import parse_secret
@@ -74,9 +75,13 @@ def list_unknown(context: Context) -> Iterator[Finding]:
     for selector in sorted({*handled, *rights}, key=str):
         if not selector.is_specific or selector.select(context.resources):
             continue
-        what, remedy = "not in the cluster", "Create its CRD: kubectl apply -f CRD.yaml"
+        what, hint, remedy = "not in the cluster", "", advise_creation(selector).strip()
+        if not remedy:
+            remedy = "Create its CRD: kubectl apply -f CRD.yaml"
+            hint = selector.suggest(context.resources, {one.group for one in context.resources})
         if names := sorted(map(str, selector.find_candidates(context.resources))):
-            what, remedy = f"ambiguous: {join_names(names)}", "Name the API group as well."
+            what, hint = f"ambiguous: {join_names(names)}", ""
+            remedy = "Name the API group as well."
         effect = "its handlers are not called, and " if selector in handled else ""
-        text = f"{what}: {effect}its permissions were not checked"
+        text = f"{what}: {effect}its permissions were not checked{hint and f'.{hint}'}"
         yield warn(str(selector), text, remedy)

@@ -43,6 +43,11 @@ TAKE_OVER = (
     "with --take-over."
 )
 
+_WAITING = {
+    "HandlerFailed": "a handler failed for good",
+    "Misfit": "an object did not fit the model of its handlers",
+}
+_CORRECT = "If this is not mended yet, correct the object or the operator. All of them:"
 _UNMANAGED = "Set settings.admission.managed. If you wrote them yourself, use --managed NAME."
 
 Found = dict[tuple[str, WebhookType], Configuration]  # by the name and the kind
@@ -307,3 +312,24 @@ async def check_finalizers(context: Context) -> list[Finding]:
             findings.append(warn(resource.plural_name, f"unknown: {exc}", remedy))
     text = f"no deletion has waited for {finalizer} for more than a minute"
     return findings or [approve("finalizers", text)]
+
+
+async def check_events(context: Context) -> list[Finding]:
+    """Find handled objects that wait for a change: only their Events say so."""
+    kinds = {(one.api_version, one.kind): one.plural_name for one in context.handled}
+    findings: list[Finding] = []
+    for reason, words in (_WAITING if kinds else {}).items():
+        found: dict[str, dict[str, str]] = {}
+        for where in [f"namespaces/{name}/" for name in context.namespaces] or [""]:
+            path, selector = f"/api/v1/{where}events", f"reason={reason}"
+            events = await context.read(path, fieldSelector=selector, limit="500")
+            for event in events.get("items", ()):
+                about = event["involvedObject"]
+                if kind := kinds.get((about.get("apiVersion"), about.get("kind"))):
+                    name = f"{about.get('namespace')}/{about.get('name')}"
+                    found.setdefault(kind, {})[name] = event.get("message") or ""
+        for kind, texts in found.items():
+            named = join_names((f"{name} ({text:.200})" for name, text in texts.items()), 3)
+            remedy = f"{_CORRECT} kubectl get events -A --field-selector reason={reason}"
+            findings.append(warn(kind, f"{words}, an Event of the last hour says: {named}", remedy))
+    return findings

@@ -75,10 +75,6 @@ def build_chart(
         "values.yaml": f"{head.splitlines()[0]}\n{hint}\n\n{values}",
     }
     for stem, documents in files.items():
-        if stem == "crds":  # Helm neither renders nor removes what is in this folder
-            if documents:
-                made["crds/crds.yaml"] = "\n---\n".join([head, *documents]) + "\n"
-            continue
         text = "\n---\n".join([head, *documents]) + "\n"
         made[f"templates/{stem}.yaml"] = _build_template(text, is_scalable=bool(replicas))
     return made

@@ -27,7 +27,7 @@ _WEBOP = Path(webop.__file__).parent
 _NO_WHEEL = (
     "{what}, and webop is not installed from a package index here. So the image must not install "
     "it from one: anybody could publish a package with this name. Build a wheel, which the image "
-    "then installs: pip wheel --no-deps --wheel-dir {folder} PATH/TO/WEBOP"
+    "then installs: pip wheel --no-deps --wheel-dir {folder} PATH/TO/CLONE"
 )
 
 

@@ -29,6 +29,7 @@ from webop.errors import ConfigurationError
 from webop.handlers.model import Rule, WebhookType
 from webop.handlers.registry import OperatorRegistry
 from webop.handlers.validation import names_argument
+from webop.models.crd_comparison import compare_versions
 from webop.models.crds import build_crds
 from webop.models.versions import collect_versions
 from webop.objects.resources import Resource
@@ -111,7 +112,7 @@ async def build_manifests(registry: OperatorRegistry, request: Request) -> tuple
         if request.priority == "none"
         else request.priority or (SYSTEM_PRIORITY if registry.needs_webhook_server else None),
     )
-    warnings += _add_conversions(definitions, registry, plan)
+    warnings += _complete_definitions(definitions, registry, plan)
     files: Files = {"crds": [dump(definition) for definition in definitions]}
     rules = [rule for rule in registry.rules if has_mutating or not rule.is_mutating]
     warnings += [f"{rule} {_UNSERVED}" for rule in registry.rules if rule not in rules]
@@ -293,27 +294,28 @@ def _build_webhooks(
             yield dump(configuration, width=80)
 
 
-def _add_conversions(
-    definitions: Iterable[dict[str, Any]],
-    registry: OperatorRegistry,
-    plan: Plan,
+def _complete_definitions(
+    definitions: Iterable[dict[str, Any]], registry: OperatorRegistry, plan: Plan
 ) -> list[str]:
-    """Add the address for conversions to definitions; return warnings.
+    """Add the address for conversions to definitions; in a chart, have Helm never delete them.
+
+    Return warnings of fields that get lost between versions without conversion.
 
     The operator adds its CA. Until then, requests in other versions fail. Without the address, the
     API server would only change ``apiVersion``, and drop fields.
     """
-    names = collect_versions(registry.select_converters())
-    if plan.server is None or not names:
-        return []
-    if plan.request.is_chart:
-        text = "The CustomResourceDefinitions in the chart have no spec.conversion, because Helm "
-        return [f"{text}does not render them. Print them without --helm."]
-    config = build_client_config(_build_client_config(plan), PATH)
+    names, warnings = collect_versions(registry.select_converters()), list[str]()
     for definition in definitions:
-        if definition["metadata"]["name"] in names:
-            definition["spec"]["conversion"] = build_conversion(config, is_patch=False)
-    return []
+        name = definition["metadata"]["name"]
+        if name not in names:
+            warnings += [f"{name}: {drop}." for drop in compare_versions(definition)]
+        elif plan.server is not None:
+            config = build_client_config(_build_client_config(plan), PATH)
+            definition["spec"]["conversion"] = build_conversion(config)
+        if plan.request.is_chart:
+            annotations = definition["metadata"].setdefault("annotations", {})
+            annotations.setdefault("helm.sh/resource-policy", "keep")
+    return warnings
 
 
 def _build_client_config(plan: Plan) -> WebhookClientConfig:

@@ -10,21 +10,17 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, cast
+from urllib.parse import quote
 
-from webop.aio.backoff import Once
 from webop.client.auth.exec_plugins import parse_plugin
 from webop.client.auth.expiration import detect_expiration
 from webop.client.auth.urls import check_proxy, find_server_problem, quote_path, quote_url
 from webop.client.auth.vault import ConnectionInfo
 from webop.errors import LoginError
-
-logger = logging.getLogger(__name__)
-_logged = Once()
 
 _DEFAULT = "~/.kube/config"
 _SECTIONS = (("contexts", "context"), ("clusters", "cluster"), ("users", "user"))
@@ -38,16 +34,14 @@ _TEXTS = (
     *("name", "cluster", "user", "namespace", "server", "proxy-url", "tls-server-name"),
     *("certificate-authority", "client-certificate", "client-key", "tokenFile"),
     *("certificate-authority-data", "client-certificate-data", "client-key-data"),
-    *("token", "username", "password", "access-token"),
+    *("token", "username", "password", "access-token", "as", "as-uid"),
 )
 _TYPES = (
     (str, "a string", _TEXTS),
     (bool, "true or false, without quotes", ("insecure-skip-tls-verify",)),
-    (dict, "a mapping", ("auth-provider", "config", "exec")),
-    (list, "a list", ("extensions",)),
+    (dict, "a mapping", ("auth-provider", "config", "exec", "as-user-extra")),
+    (list, "a list", ("extensions", "as-groups")),
 )
-# Without these, requests would have the rights of the user instead of the impersonated account.
-_IMPERSONATION = ("as", "as-uid", "as-groups", "as-user-extra")
 
 
 def find_kubeconfig(environ: Mapping[str, str]) -> list[Path]:
@@ -86,7 +80,7 @@ def read_kubeconfig(paths: Sequence[Path]) -> ConnectionInfo:
         server=str(server),
         insecure=cluster.get("insecure-skip-tls-verify"),
         default_namespace=choice.namespace,
-        proxy_url=cluster.get("proxy-url"),
+        **choice.list_others(),
         **_read_pem(cluster, "certificate-authority", "ca", owner)[0],
         **credentials,
     )
@@ -97,29 +91,15 @@ def choose_context(paths: Sequence[Path]) -> Choice:
 
     Raises:
         LoginError: there are no such files or no current context, its cluster or user does not
-            exist, fields have wrong types, the user impersonates another one, or the proxy is not
-            HTTP.
+            exist, fields have wrong types, or the proxy is not HTTP.
     """
     where = os.pathsep.join(str(path) for path in paths)
     configs = [config for config in map(_load, paths) if config is not None]
     if not configs:
         _refuse(f"There is no kubeconfig at {where}. Correct KUBECONFIG, or create the file.")
     choice = _select(configs, where)
-    if found := [key for key in _IMPERSONATION if choice.user.get(key)]:
-        _refuse(
-            f"{choice.user_owner[0].upper()}{choice.user_owner[1:]} uses impersonation "
-            f"({', '.join(found)}), which webop does not support. Use credentials of the account "
-            f"that the operator must act as."
-        )
     if proxy := choice.cluster.get("proxy-url"):
         check_proxy(proxy, f" of {choice.cluster_owner}")
-    name, owner = choice.cluster.get("tls-server-name"), choice.cluster_owner
-    if name and _logged.is_new(owner, name):
-        logger.warning(
-            "The tls-server-name of %s is ignored. If its certificate is not trusted, use a server "
-            "whose host is in the certificate, such as https://%s.",
-            *(owner, name),
-        )
     return choice
 
 
@@ -134,6 +114,27 @@ class Choice(NamedTuple):
 
     def __repr__(self) -> str:
         return f"<Choice: {self.cluster_owner}, {self.user_owner}>"  # users have secrets
+
+    def list_others(self) -> dict[str, Any]:
+        """Return what client libraries leave out, as arguments of ConnectionInfo."""
+        return {
+            "proxy_url": self.cluster.get("proxy-url"),
+            "tls_server_name": self.cluster.get("tls-server-name"),
+            "headers": tuple(_build_impersonation(self.user)),
+        }
+
+
+def _build_impersonation(user: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the headers of a user who acts as another one (Kubernetes: "User impersonation")."""
+    extra = {
+        f"Extra-{quote(key, safe='')}": each
+        for key, each in (user.get("as-user-extra") or {}).items()
+    }
+    named = {"User": [user.get("as")], "Uid": [user.get("as-uid")], "Group": user.get("as-groups")}
+    for name, values in (named | extra).items():
+        if not isinstance(values or [], list):
+            _refuse(f"{name.removeprefix('Extra-')} in as-user-extra must be a list of strings.")
+        yield from ((f"Impersonate-{name}", str(value)) for value in values or () if value)
 
 
 def _load(path: Path) -> dict[str, Any] | None:

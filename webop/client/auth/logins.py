@@ -186,13 +186,14 @@ def login_via_pykube(*, logger: Logger, **_: Any) -> ConnectionInfo | None:
         import pykube  # noqa: PLC0415 - optional
     except ImportError:
         return None
+    others: dict[str, Any] = {}
     try:
         config = pykube.KubeConfig.from_service_account()
         logger.debug("Pykube has found a service account.")
     except (FileNotFoundError, KeyError):
         try:
             config = pykube.KubeConfig.from_file()
-            _check_kubeconfig()
+            others = _check_kubeconfig()
             is_complete = "exec" not in config.user or bool(config.user.get("token"))
             is_complete = is_complete and not find_server_problem(config.cluster.get("server"))
         except Exception:  # noqa: BLE001 - any error of the library
@@ -213,8 +214,8 @@ def login_via_pykube(*, logger: Logger, **_: Any) -> ConnectionInfo | None:
         certificate_path=certificate_path,
         private_key_path=_get_filename(user.get("client-key")),
         default_namespace=config.namespace,
-        proxy_url=cluster.get("proxy-url"),
         expiration=_detect_expiration(token, certificate_path),
+        **others,
     )
 
 
@@ -230,7 +231,7 @@ def login_via_client(*, logger: Logger, **_: Any) -> ConnectionInfo | None:
         import kubernetes.config  # noqa: PLC0415 - optional
     except ImportError:
         return None
-    proxy_url = None
+    others: dict[str, Any] = {}
     try:
         kubernetes.config.load_incluster_config()
         logger.debug("The client library has found a service account.")
@@ -240,7 +241,7 @@ def login_via_client(*, logger: Logger, **_: Any) -> ConnectionInfo | None:
             place = os.environ.get("KUBECONFIG") or "~/.kube/config"
             with _silence_loaders():
                 kubernetes.config.load_kube_config(config_file=place)
-            proxy_url = _check_kubeconfig()
+            others = _check_kubeconfig()
             logger.debug("The client library has found a kubeconfig.")
         except Exception:  # noqa: BLE001 - any error of the library
             return _read_instead()
@@ -248,7 +249,7 @@ def login_via_client(*, logger: Logger, **_: Any) -> ConnectionInfo | None:
     # The library calls its exec plugins and auth providers, and refreshes tokens, in this call.
     with _silence_loaders():
         headers = [config.get_api_key_with_prefix(key) for key in _HEADER_KEYS]
-    return _read_configuration(config, headers, _detect_plugin_expiration(config), proxy_url)
+    return _read_configuration(config, headers, _detect_plugin_expiration(config), others)
 
 
 async def login_via_async_client(*, logger: Logger, **_: Any) -> ConnectionInfo | None:
@@ -263,7 +264,7 @@ async def login_via_async_client(*, logger: Logger, **_: Any) -> ConnectionInfo 
         import kubernetes_asyncio.config  # noqa: PLC0415 - optional
     except ImportError:
         return None
-    loader = proxy_url = None
+    loader, others = None, dict[str, Any]()
     try:
         kubernetes_asyncio.config.load_incluster_config()
         logger.debug("The async client library has found a service account.")
@@ -272,7 +273,7 @@ async def login_via_async_client(*, logger: Logger, **_: Any) -> ConnectionInfo 
             place = os.environ.get("KUBECONFIG") or "~/.kube/config"
             with _silence_loaders():
                 loader = await kubernetes_asyncio.config.load_kube_config(config_file=place)
-            proxy_url = _check_kubeconfig()
+            others = _check_kubeconfig()
             logger.debug("The async client library has found a kubeconfig.")
         except Exception:  # noqa: BLE001 - any error of the library
             return await asyncio.to_thread(_read_instead)
@@ -281,7 +282,7 @@ async def login_via_async_client(*, logger: Logger, **_: Any) -> ConnectionInfo 
         answers = [config.get_api_key_with_prefix(key) for key in _HEADER_KEYS]
         headers = [await answer if inspect.isawaitable(answer) else answer for answer in answers]
     expiry = _keep_future(getattr(loader, "exec_plugin_expiry", None))
-    return await asyncio.to_thread(_read_configuration, config, headers, expiry, proxy_url)
+    return await asyncio.to_thread(_read_configuration, config, headers, expiry, others)
 
 
 def login_via_async_client_in_thread(**kwargs: Any) -> ConnectionInfo | None:
@@ -310,7 +311,7 @@ def _silence_loaders() -> Iterator[None]:
 
 
 def _read_configuration(
-    config: Any, headers: list[str | None], expiry: dt.datetime | None, proxy_url: str | None
+    config: Any, headers: list[str | None], expiry: dt.datetime | None, others: dict[str, Any]
 ) -> ConnectionInfo:
     """Return the credentials in the configuration of a client library."""
     *schemes, token = next(filter(None, headers), "").rsplit(" ", 1)
@@ -324,8 +325,8 @@ def _read_configuration(
         token=token or None,
         certificate_path=config.cert_file,
         private_key_path=config.key_file,
-        proxy_url=proxy_url,
         expiration=choose_earliest(expiry, _detect_expiration(token, config.cert_file)),
+        **others,
     )
     # If an exec plugin fails, the library only logs it, and continues without credentials.
     is_nobody = not (info.authorization or info.certificate_path)
@@ -334,8 +335,8 @@ def _read_configuration(
     return info
 
 
-def _check_kubeconfig() -> str | None:
-    """Refuse what the libraries ignore or misinterpret; return the URL of the proxy.
+def _check_kubeconfig() -> dict[str, Any]:
+    """Refuse what the libraries misinterpret; return what they leave out.
 
     Raises:
         LoginError: the kubeconfig has such a field.
@@ -343,7 +344,7 @@ def _check_kubeconfig() -> str | None:
     from webop.client.auth.kubeconfig import choose_context, find_kubeconfig  # noqa: PLC0415
 
     paths = find_kubeconfig(os.environ)
-    return choose_context(paths).cluster.get("proxy-url") if paths else None
+    return choose_context(paths).list_others() if paths else {}
 
 
 def _read_instead() -> ConnectionInfo:

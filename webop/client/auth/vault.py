@@ -92,6 +92,8 @@ class ConnectionInfo:
     expiration: dt.datetime | None = None
     proxy_url: str | None = dataclasses.field(default=None, repr=False)  # can have a password
     trust_env: bool = False
+    tls_server_name: str | None = None  # if the certificate has another name than the server
+    headers: tuple[tuple[str, str], ...] = dataclasses.field(default=(), repr=False)  # additional
 
     def __post_init__(self) -> None:
         for name in ("ca", "certificate", "private_key"):
@@ -125,8 +127,9 @@ class ConnectionInfo:
         return self.scheme or None
 
     def as_http_headers(self) -> dict[str, str]:
-        """Return the headers for your own client: ``Authorization``, or none."""
-        return {"Authorization": self.authorization} if self.authorization else {}
+        """Return the headers for your own client; of several with one name, the last one."""
+        value = self.authorization
+        return dict(self.headers) | ({"Authorization": value} if value else {})
 
     def as_aiohttp_basic_auth(self) -> None:
         """Return None: the password is in :meth:`as_http_headers`, as in newer versions of Kopf."""
@@ -425,6 +428,7 @@ class Vault:
 def _compute_fingerprint(info: ConnectionInfo) -> _Fingerprint:
     parts = (
         (info.server, info.proxy_url, bool(info.insecure), info.authorization),
+        (info.tls_server_name, info.headers),
         _get_content(info.ca_path, info.ca_data),
         _get_content(info.certificate_path, info.certificate_data),
         _get_content(info.private_key_path, info.private_key_data),

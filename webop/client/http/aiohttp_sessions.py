@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import aiohttp
 from yarl import URL
 
-from webop.client.http.transport import Request, TransportError
+from webop.client.http.transport import NotSentError, Request, TransportError
 from webop.logs.sanitizing import hide_secrets
 
 if TYPE_CHECKING:
@@ -29,7 +29,8 @@ def _translated() -> Iterator[None]:
     except aiohttp.ClientError as exc:
         # Its errors quote the URLs of proxies with their passwords.
         reason = hide_secrets(str(exc)) or type(exc).__name__
-        raise TransportError(f"aiohttp: {reason}") from None
+        is_sent = not isinstance(exc, aiohttp.ClientConnectorError)
+        raise (TransportError if is_sent else NotSentError)(f"aiohttp: {reason}") from None
 
 
 class SessionResponse:
@@ -64,7 +65,7 @@ class SessionTransport:
     async def send(self, request: Request) -> SessionResponse:
         """Send a request, wait for the head of its response. Redirections are not followed."""
         if self._session.closed:
-            raise TransportError("the session of aiohttp is closed")
+            raise NotSentError("the session of aiohttp is closed")
         lines = request.headers.decode("latin-1").splitlines()
         headers = dict(line.split(": ", 1) for line in lines)
         if "User-Agent" in self._session.headers:

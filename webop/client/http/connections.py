@@ -19,7 +19,12 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from webop.aio.dedicated_threads import call_in_dedicated_thread
 from webop.client.auth.urls import check_proxy
 from webop.client.http.http1 import Connection, HTTPResponse
-from webop.client.http.transport import Request, TransportError, UntrustedServerError
+from webop.client.http.transport import (
+    NotSentError,
+    Request,
+    TransportError,
+    UntrustedServerError,
+)
 
 if TYPE_CHECKING:
     from webop.client.auth.vault import ConnectionInfo
@@ -34,8 +39,6 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 _HANDSHAKE_TIMEOUT = 60.0  # seconds, if a server or proxy accepts but sends nothing
 _BUFFER = 64 * 1024  # bytes
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # of SO_LINGER
-# A merge patch can be applied twice; the JSON patches of webop test the version first.
-_REPEATABLE = {"GET", "PUT", "PATCH", "DELETE"}
 
 
 class _Address(NamedTuple):
@@ -71,6 +74,7 @@ class ConnectionPool:
         self._context = info.as_ssl_context()
         url = urlsplit(info.server)
         self._server = _locate(url)
+        self._tls_name = info.tls_server_name or self._server.name
         self._proxy = _find_proxy(info, self._server)
         host = str(self._server)
         if self._server.port == _DEFAULT_PORTS.get(self._server.scheme):
@@ -95,7 +99,7 @@ class ConnectionPool:
         """Send a request, wait for the head of its response.
 
         If the server closes a kept connection before it responds, the request is repeated on a new
-        one, provided that the method allows it.
+        one, if it is repeatable.
         """
         data = self._encode(request)
         kept = self._take()
@@ -104,7 +108,7 @@ class ConnectionPool:
             try:
                 await response.wait_for_head()
             except TransportError:
-                if response.has_begun or request.method not in _REPEATABLE or self._is_closed:
+                if response.has_begun or not request.is_repeatable or self._is_closed:
                     raise
             else:
                 return response
@@ -126,7 +130,7 @@ class ConnectionPool:
         await asyncio.sleep(0)  # the event loop closes the sockets after this step
 
     def _encode(self, request: Request) -> bytes:
-        method, target, headers, content, _ = request
+        method, target, headers, content, *_ = request
         if " " in target or not target.isprintable():
             message = f"{target!r} is not a valid path: quote blanks and line breaks"
             raise ValueError(message)
@@ -201,7 +205,7 @@ class ConnectionPool:
                 where = self._server
             if isinstance(exc, OSError | UnicodeError):  # UnicodeError: an invalid name
                 if self._is_closed:
-                    raise TransportError("the connection was closed") from exc
+                    raise NotSentError("the connection was closed") from exc
                 raise _explain(exc, where) from exc
             raise
         finally:
@@ -224,7 +228,7 @@ class ConnectionPool:
                 message = f"the proxy {self._proxy} refused the connection: {refusal!r}"
                 raise TransportError(message)
         async with asyncio.timeout(_HANDSHAKE_TIMEOUT):
-            await connection.secure(self._context, self._server.name)
+            await connection.secure(self._context, self._tls_name)
 
 
 # Of socket.getaddrinfo().
@@ -261,7 +265,7 @@ def _find_proxy(info: ConnectionInfo, server: _Address) -> _Address | None:
     return _locate(urlsplit(proxy))
 
 
-def _explain(exc: OSError | UnicodeError, server: _Address) -> TransportError:
+def _explain(exc: OSError | UnicodeError, server: _Address) -> NotSentError:
     """Return an error with the text of the operating system, if it has one."""
     if isinstance(exc, ssl.SSLCertVerificationError):
         return UntrustedServerError(
@@ -270,10 +274,10 @@ def _explain(exc: OSError | UnicodeError, server: _Address) -> TransportError:
         )
     if isinstance(exc, ssl.SSLError):
         # Its errno is one of TLS, not of the operating system.
-        return TransportError(f"no TLS connection to {server}: {exc}")
+        return NotSentError(f"no TLS connection to {server}: {exc}")
     code = exc.errno if isinstance(exc, OSError) else None
     reason = os.strerror(code) if code and code > 0 else str(exc) or "no response in time"
-    return TransportError(f"no connection to {server}: {reason}")
+    return NotSentError(f"no connection to {server}: {reason}")
 
 
 async def _resolve(server: _Address) -> list[_Resolved]:

@@ -6,11 +6,13 @@ Pure: bytes in, exceptions of :mod:`webop.errors` out.
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
-from webop.errors import APIConnectionError, APIStatusError
+from webop.client.http.transport import NotSentError
+from webop.errors import APIConnectionError, APIError, APIServerError, APIStatusError
 from webop.logs.sanitizing import escape
 
 if TYPE_CHECKING:
@@ -24,8 +26,23 @@ _TEXT_LIMIT = 500
 _STATUS_LIMIT = 10_000  # characters of a message; those of many invalid fields are long
 _RETRY_AFTER_LIMIT = 60.0  # seconds; a very long Retry-After must not stop an object
 
+# Texts of a 500 that is a mistake in the request: it would fail again. The status is what an API
+# server should have sent. The first one: server-side apply, a field that the schema does not have.
+_MISTAKES = {
+    "failed to create typed": 422,
+    "request is too large": 413,
+    "message larger than max": 413,
+    "ResourceExhausted": 413,
+}
+
+# Texts in a 422 about a field that excludes another one, such as the strategy of a Deployment.
+_EXCLUSIVE = ("may not be specified when", "may not specify more than", "only allowed for")
+
 # Texts in a 403 that is not about permissions.
 _POLICIES = ("denied the request", "denied request", "exceeded quota", "being terminated")
+
+# The verb in a 403: an apply that creates an object needs "create", too.
+_VERB = re.compile(r"cannot (\w+) resource ")
 
 
 class Attempt(NamedTuple):
@@ -81,6 +98,13 @@ def build_connection_error(attempt: Attempt, exc: BaseException) -> APIConnectio
     if isinstance(exc, orjson.JSONDecodeError):
         reason = f"the response is not JSON. Check that the server is an API server: {exc}"
     return APIConnectionError(f"Cannot {attempt}: {reason}")
+
+
+def may_be_executed(exc: APIError) -> bool:
+    """Return whether the API server can have executed a request that failed."""
+    if isinstance(exc, APIServerError):  # 503 with Retry-After: too busy, or not ready
+        return exc.status != 503 or exc.retry_after is None
+    return isinstance(exc, APIConnectionError) and not isinstance(exc.__cause__, NotSentError)
 
 
 def build_status_error(
@@ -149,6 +173,14 @@ def _build_error(
             f"{message.rstrip('.')}. Leave these fields out, or take them over with force=True. "
             "If the manager is this operator, create() or patch() has set them: use only apply()."
         )
+    if attempt.verb == "patch" and status == 422 and any(words in text for words in _EXCLUSIVE):
+        message = (
+            f"{message.rstrip('.')}. If you do not set both, the other one is a default from "
+            "before, which an apply cannot remove: set it to None by client.patch(), together with "
+            "the new value, or delete the object."
+        )
+    if status == 500:
+        status = next((code for words, code in _MISTAKES.items() if words in text), status)
     return APIStatusError.of(status)(
         message,
         status=status,
@@ -188,9 +220,10 @@ def _advise(attempt: Attempt, text: str) -> str:
     resource, _, subresource = attempt.resource.partition("/")
     plural, _, group = resource.partition(".")
     target = f"{plural}/{subresource}" if subresource else plural
+    verb = found[1] if (found := _VERB.search(text)) else attempt.verb
     role = f"Role in {attempt.namespace!r} or a ClusterRole" if attempt.namespace else "ClusterRole"
     return (
-        f"Grant the verb {attempt.verb!r} on {target!r} of the API group {group!r} to the "
+        f"Grant the verb {verb!r} on {target!r} of the API group {group!r} to the "
         f"operator's account, with a {role} and a binding."
     )
 

@@ -16,7 +16,7 @@ import orjson
 
 from webop.client.http.failed_requests import Attempt, parse_attempt
 from webop.errors import APIConnectionError
-from webop.objects.fields import is_lossy, unwrap_mapping
+from webop.objects.fields import is_lossy, is_mapping, resolve, unwrap_mapping
 from webop.objects.resources import Resource
 
 JSON = "application/json"
@@ -27,6 +27,8 @@ PARTIAL_OBJECT, PARTIAL_LIST = _PARTIAL.format(""), _PARTIAL.format("List")
 MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
+
+_VERSION_TEST = ("test", "/metadata/resourceVersion")
 
 # In YAML, these are line breaks, which become spaces, or are not allowed.
 _NOT_IN_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
@@ -62,6 +64,26 @@ class Call(NamedTuple):
     def attempt(self) -> Attempt:
         """The call in the words of RBAC, for messages."""
         return parse_attempt(self.method, self.path, self.params)
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether it can be sent again although the first one may have been executed.
+
+        So it is if the second one does the same, or is refused: a new object has a name, a JSON
+        patch only replaces, or tests the version first, and a deletion names the uid or version.
+        A second deletion by name alone could delete what has come in place of the first object.
+        """
+        is_patch = self.method == "PATCH"
+        if self.method in {"GET", "PUT"} or (is_patch and self.content_type != JSON_PATCH):
+            return True
+        body = orjson.loads(self.content or b"{}")
+        if is_patch:
+            steps = {(item.get("op"), item.get("path")) for item in body if is_mapping(item)}
+            return _VERSION_TEST in steps or {op for op, _ in steps} <= {"replace", "test"}
+        if self.method == "DELETE":
+            return bool(resolve(body, ("preconditions",)))
+        is_new = self.method == "POST" and self.attempt.name is None
+        return is_new and bool(resolve(body, ("metadata", "name")))
 
 
 class Page(NamedTuple):

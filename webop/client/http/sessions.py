@@ -100,9 +100,8 @@ class Session:
         key = (call.accept, None if call.content is None else call.content_type)
         headers = (self._headers.get(key) or self._build_headers(*key)) + build_trace_headers()
         try:
-            response = await self.transport.send(
-                Request(call.method, target, headers, call.content, connect_timeout)
-            )
+            request = Request(call.method, target, headers, call.content, connect_timeout)
+            response = await self.transport.send(request._replace(is_repeatable=call.is_repeatable))
         except UntrustedServerError as exc:
             self._vault.ask_for_login(self.info, error=exc)
             raise
@@ -147,7 +146,8 @@ class Session:
             "Authorization": self._authorization,
             "Content-Type": content_type,
         }
-        lines = [f"{key}: {value}\r\n" for key, value in values.items() if value is not None]
+        given = [*values.items(), *self.info.headers]
+        lines = [f"{key}: {value}\r\n" for key, value in given if value is not None]
         if not all(line[:-2].isprintable() for line in lines):
             message = f"{accept!r} or {content_type!r} is not a media type"
             raise ValueError(message)
@@ -180,13 +180,13 @@ def _check(info: ConnectionInfo) -> None:
         raise LoginError(message, kind="The URL of the server is wrong.")
     if info.proxy_url is not None:
         check_proxy(info.proxy_url)
-    value = info.authorization
-    if value is not None and not (value.isascii() and value.isprintable()):  # RFC 9110, 5.5
-        raise LoginError(
-            "The token cannot be sent: it has line breaks in it, or characters beyond ASCII. "
-            "Strip whitespace from tokens read from files",
-            kind="The token cannot be sent.",
-        )
+    for name, value in (("token", info.authorization), *info.headers):
+        if value is not None and not (value.isascii() and value.isprintable()):  # RFC 9110, 5.5
+            raise LoginError(
+                f"The {name} cannot be sent: it has line breaks in it, or characters beyond ASCII. "
+                "Strip whitespace from tokens read from files",
+                kind=f"The {name} cannot be sent.",
+            )
 
 
 def build_transport(info: ConnectionInfo) -> Transport:

@@ -17,7 +17,11 @@ class TransportError(OSError):
     """A request got no complete response; the text says why."""
 
 
-class UntrustedServerError(TransportError):
+class NotSentError(TransportError):
+    """The request was not sent: there is no connection."""
+
+
+class UntrustedServerError(NotSentError):
     """The certificate of the server is not trusted: its CA can have been replaced."""
 
 
@@ -31,6 +35,7 @@ class Request(NamedTuple):
             and on the length of the content.
         content: the body; None if there is none.
         connect_timeout: the limit for opening a new connection, in seconds; None means no limit.
+        is_repeatable: whether it can be sent again if the server may have executed it.
     """
 
     method: str
@@ -38,6 +43,7 @@ class Request(NamedTuple):
     headers: bytes
     content: bytes | None = None
     connect_timeout: float | None = None
+    is_repeatable: bool = False
 
     def __repr__(self) -> str:
         return f"<Request {self.method} {self.target}>"  # the headers have the credentials

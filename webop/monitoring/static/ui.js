@@ -250,11 +250,12 @@ const showFacts = () => {
     setText(place.children[index].firstChild, title);
     setText(place.children[index].lastChild, text);
   });
-  const obstacles = find("obstacles");
-  obstacles.hidden = !report.not_ready.length;
-  if (obstacles.dataset.texts !== String(report.not_ready)) {
-    obstacles.dataset.texts = report.not_ready;
-    obstacles.replaceChildren(...report.not_ready.map((text) => {
+  for (const [name, texts] of [["obstacles", report.not_ready], ["missing", report.missing_kinds]]) {
+    const list = find(name);
+    list.hidden = !texts.length;
+    if (list.dataset.texts === String(texts)) continue;
+    list.dataset.texts = texts;
+    list.replaceChildren(...texts.map((text) => {
       const item = make("li");
       item.textContent = text;
       return item;

@@ -8,7 +8,6 @@ handshakes, and a complete shutdown. Signals are not handled here.
 from __future__ import annotations
 
 import asyncio
-import asyncio.sslproto
 import contextlib
 import errno
 import logging
@@ -40,7 +39,6 @@ _SETTLE_SECONDS = 0.05  # seconds for data that has arrived but was not read or 
 _JOINING_SECONDS = 0.1  # for TLS handshakes that are nearly complete
 _CHECK_SECONDS = 0.01
 _FREE_PORT_ATTEMPTS = 10
-_TLS_BUFFER = 64 * 1024  # bytes
 _ACCEPTED_AT_ONCE = 64
 _ACCEPT_PAUSE = 1.0  # seconds after a failure
 
@@ -103,9 +101,6 @@ class Listener:
         self._state = state
         self._sockets: list[socket.socket] = []
         self._handshakes: dict[asyncio.Task[None], HTTPProtocol] = {}
-        if ssl_context is not None:
-            # The buffer of each TLS connection; asyncio's default is 256 KiB.
-            asyncio.sslproto.SSLProtocol.max_size = _TLS_BUFFER
 
     @property
     def connections(self) -> Collection[Any]:

@@ -58,6 +58,29 @@ def test_a_new_kind_of_owner_is_not_told_as_a_missing_right(reason: str, advice:
     assert advice in str(build_status_error(attempt, 403, {}, content))
 
 
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        ("failed to create typed patch object (ns/a; v1): .spec.b: field not declared", 422),
+        ("etcdserver: request is too large", 413),
+        ("no endpoints available for service", 500),
+    ],
+)
+def test_a_500_that_is_a_mistake_in_the_request_is_no_outage(text: str, status: int) -> None:
+    content = orjson.dumps({"kind": "Status", "message": text, "code": 500})
+    attempt = parse_attempt("PATCH", "/api/v1/namespaces/ns/configmaps/a")
+    error = build_status_error(attempt, 500, {}, content)
+    assert (error.status, isinstance(error, APIServerError)) == (status, status == 500)
+    assert f"HTTP 500: {text}" in str(error)
+
+
+def test_an_apply_that_may_not_create_is_told_to_grant_create() -> None:
+    text = 'configmaps "a" is forbidden: User "u" cannot create resource "configmaps" in API group'
+    content = orjson.dumps({"kind": "Status", "message": text})
+    attempt = parse_attempt("PATCH", "/api/v1/namespaces/ns/configmaps/a")
+    assert "Grant the verb 'create'" in str(build_status_error(attempt, 403, {}, content))
+
+
 @pytest.mark.feature("D-56")
 @pytest.mark.parametrize(
     ("method", "path", "advice"),

@@ -196,7 +196,7 @@ async def test_a_connection_that_was_closed_while_idle_is_not_used_again(
 
 @pytest.mark.parametrize(
     ("method", "is_repeated"),
-    [("GET", True), ("PUT", True), ("DELETE", True), ("PATCH", True), ("POST", False)],
+    [("GET", True), ("PUT", True), ("DELETE", False), ("PATCH", True), ("POST", False)],
 )
 async def test_a_request_into_a_kept_connection_that_is_closed_is_repeated_if_it_does_no_harm(
     method: str, is_repeated: bool, context: ssl.SSLContext | None
@@ -410,13 +410,19 @@ async def test_names_are_resolved_and_their_addresses_tried(tls: ssl.SSLContext)
 
 async def test_a_certificate_for_another_name_is_not_trusted(ca: Pair, tls: ssl.SSLContext) -> None:
     async with playing(echo, tls) as server:
-        for host, is_trusted in (("127.0.0.1", True), ("localhost", False)):
-            info = ConnectionInfo(f"https://{host}:{server.port}", ca_data=ca.cert)
+        for host, name, is_trusted in (
+            ("127.0.0.1", None, True),
+            ("localhost", "127.0.0.1", True),
+            ("127.0.0.1", "localhost", False),
+            ("localhost", None, False),
+        ):
+            url = f"https://{host}:{server.port}"
+            info = ConnectionInfo(url, ca_data=ca.cert, tls_server_name=name)
             async with server.connect(info) as client:
                 if is_trusted:
                     assert await client.request("GET", "/x") == {}
                     continue
-                with pytest.raises(APIConnectionError, match=r"localhost:.* is not trusted"):
+                with pytest.raises(APIConnectionError, match=r"is not trusted: .*'localhost'"):
                     await client.request("GET", "/x")
 
 

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import socket
 import tracemalloc
+from asyncio import sslproto
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -29,6 +30,7 @@ from tests.kit.webhook_servers import (
     trust,
 )
 from tests.unit.servers.http.foreign_servers import run_uvicorn
+from webop.cli.commands.run import TLS_BUFFER
 from webop.errors import ReviewError
 from webop.servers.certificates.certs import build_certificate_self_signed
 from webop.servers.http.endpoint import ReviewEndpoint
@@ -432,7 +434,10 @@ async def test_the_body_of_a_request_that_waits_for_its_turn_does_not_fill_the_m
     assert held < 1_000_000
 
 
-async def test_idle_connections_with_tls_do_not_fill_the_memory(fn: Recorder) -> None:
+async def test_idle_connections_with_tls_do_not_fill_the_memory(
+    fn: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sslproto.SSLProtocol, "max_size", TLS_BUFFER)  # as in 'webop run'
     pair = build_certificate_self_signed(["localhost"])
     client = trust(pair.cert)
     async with contextlib.AsyncExitStack() as stack:

@@ -12,7 +12,8 @@
             assert (await client.create({...})).allowed
 
 pytest finds it by the entry point ``webop`` of the group ``pytest11`` and loads it in every
-run, also in those that do not use it; so this module imports nothing of webop at the top.
+run of every project, also in those that do not use it. So this module imports webop only in
+fixtures, and is not in its package: that would import the package.
 
 If a collected test needs the binaries, they are provided after the collection: the first time
 can take minutes, and tests can have timeouts. With pytest-xdist, each worker has its own cluster,
@@ -137,23 +138,6 @@ def _find_source(source: str, request: pytest.FixtureRequest) -> str:
 def pytest_configure(config: pytest.Config) -> None:
     """Prepare the list of the clusters that this process starts."""
     config.stash[_clusters_key] = []
-
-
-def pytest_report_header() -> str:
-    """Return the version of Kubernetes that tests would use."""
-    from webop.controlplane import binaries  # noqa: PLC0415 - xdist workers have no header
-    from webop.controlplane.versions import choose_for_build  # noqa: PLC0415
-    from webop.errors import WebopError  # noqa: PLC0415
-
-    try:
-        found = binaries.find_binaries()
-        if found is None:
-            version = choose_for_build(binaries.get_wanted())
-            return f"webop: Kubernetes v{version}, downloaded or built at first use"
-        version = found.version or binaries.detect_version(found.folder)
-    except WebopError as error:
-        return f"webop: no local Kubernetes. {error}"
-    return f"webop: Kubernetes v{version} ({found.source})"
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

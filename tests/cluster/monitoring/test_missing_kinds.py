@@ -1,0 +1,68 @@
+"""Kinds of handlers that the cluster does not have: who says so, and what helps."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.kit.processes import Workshop
+from tests.kit.waiting import eventually
+from webop.controlplane.cluster_client import find_free_port
+
+# The second name is misspelt; that the third kind is missing is nothing to report.
+CODE = """
+import webop
+
+@webop.resource("GROUP", "v1")
+class Website(webop.Model):
+    spec: dict[str, str] = {}
+
+@webop.on.create(Website)
+@webop.on.create("configmapz")
+@webop.on.create("optional.GROUP", when_kind_exists=True)
+def fn(**_): ...
+"""
+
+
+async def run(workshop: Workshop, *args: str) -> str:
+    async with workshop.start_module(("webop", *args[:1]), *args[1:]) as command:
+        await command.wait_for_exit()
+        return command.output
+
+
+@pytest.mark.timeout(240)  # four processes
+async def test_a_missing_definition_is_in_readyz_the_status_page_and_the_doctor(
+    connected: Workshop, webop_namespace: str
+) -> None:
+    group = f"{webop_namespace}.missing.webop.dev"
+    path = str(connected.write(CODE.replace("GROUP", group)))
+    url, apply = f"http://127.0.0.1:{find_free_port()}", f"webop crd apply {path}"
+    options = ("-A", "--standalone", f"--probes={url}/healthz")
+    async with (
+        connected.start(*options, path) as command,
+        httpx.AsyncClient(base_url=url, trust_env=False) as http,
+    ):
+        await command.wait_for("The operator is running.")
+
+        async def read_missing() -> list[str]:
+            answer = await http.get("/readyz")
+            assert answer.status_code == 200, answer.text  # webhooks must go on
+            report: Any = (await http.get("/status.json")).json()
+            missing: list[str] = report["missing_kinds"]
+            assert answer.json().get("missing kinds", []) == missing
+            assert (await http.get("/")).json()["missing kinds"] == missing
+            return missing
+
+        waiting = "is not in the cluster yet. Waiting for its definition (CRD)."
+        misspelt = f"configmapz {waiting} Did you mean configmaps.v1?"
+        missing = [misspelt, f"websites.v1.{group} {waiting} Create it: {apply}"]
+        assert await read_missing() == missing
+        assert all(text in command.output for text in missing)
+        report = await run(connected, "doctor", path)
+        assert f"-> Create it: {apply}\n" in report
+        assert "not checked. Did you mean configmaps.v1?\n" in report
+        await run(connected, *shlex.split(apply)[1:])
+        await eventually(read_missing, check=lambda now: now == [misspelt])
