@@ -64,7 +64,7 @@ class _Request:
         version: that they must have.
         objects: in any versions.
         doing: the present object and the function, for messages.
-        failure: why they cannot be converted.
+        failure: why they, or one of them, cannot be converted.
     """
 
     uid: str
@@ -171,6 +171,7 @@ class ConversionService:
             with self._count(handler):
                 converted = await self._call(request, handler, crossing.body)
         except ConversionError as exc:
+            request.failure = exc.__cause__ or exc.__context__
             self._report(handler, body, exc)
             return crossing.end()
         former = None
