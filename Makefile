@@ -13,7 +13,7 @@ export WEBOP_KUBERNETES := $(KUBERNETES)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-unit lowest coverage parity reference manifests lint format bench wild rollout conversions leadership simulate chaos fuzz docs clean
+.PHONY: help demo test test-unit lowest coverage parity reference manifests lint format bench wild rollout conversions leadership simulate values chaos fuzz docs clean
 
 help: ## List the targets.
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -86,6 +86,9 @@ leadership: $(VENV)/.installed ## Stop, kill, freeze and disconnect leaders; che
 
 simulate: $(VENV)/.installed ## Simulate random histories for a minute; SEED=N replays one.
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+values: $(VENV)/.installed ## Compare pydantic and the API server on 10 000 values of each type; ARGS=--help lists options.
+	@$(BIN)/python -m tests.cluster.models.values $(ARGS)
 
 chaos: $(VENV)/.installed ## Inject random faults for half an hour on a real API server.
 	@$(BIN)/python -m tests.soak.chaos $(ARGS)

@@ -12,6 +12,7 @@ Caveats: other rules can cost too much, such as nested visits. Only the API serv
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, Final
 
 from webop.errors import ConfigurationError
@@ -26,6 +27,12 @@ _find_methods = re.compile(
 ).finditer
 _find_functions = re.compile(rf"\b(?:isQuantity|quantity|isIP|isCIDR)\({_PATH}\)").finditer
 _TIMES: Final = frozenset({"all", "exists", "exists_one", "map", "filter"})
+
+
+def find_values(schema: Mapping[str, Any]) -> list[Any]:
+    """Return the values of an enum, without null; for other schemas, nothing."""
+    parts = (schema, *schema.get("allOf", ()))  # null is refused in a plain enum
+    return [value for part in parts for value in part.get("enum", ()) if value is not None]
 
 
 def check_costs(schema: dict[str, Any], place: str, unbounded: str = "") -> None:
@@ -64,7 +71,7 @@ def _check_rules(schema: dict[str, Any], place: str, unbounded: str) -> None:
 
 def _is_unbounded(part: dict[str, Any]) -> bool:
     kind = part.get("type")
-    if kind not in _LIMITS or "enum" in part or part.get("format") in _BOUNDED_FORMATS:
+    if kind not in _LIMITS or find_values(part) or part.get("format") in _BOUNDED_FORMATS:
         return False
     if kind == "object" and "additionalProperties" not in part:
         return False

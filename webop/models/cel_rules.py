@@ -13,6 +13,7 @@ The API server checks the rules; pydantic does not.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import pydantic
 from pydantic import Field, JsonValue
 from pydantic_core import core_schema as core
+from pydantic_core import to_jsonable_python
 
 from webop.errors import ConfigurationError
 from webop.objects.fields import find_attribute
@@ -51,6 +53,20 @@ class _Marker:
 
     def build(self, schema: JsonSchemaValue) -> dict[str, Any]:
         """Return the keywords to add."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class _CheckingMarker(_Marker):
+    """Lets pydantic check, too, what the API server checks."""
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> core.CoreSchema:
+        return core.no_info_after_validator_function(self.check, handler(source))
+
+    def check(self, value: Any) -> Any:
+        """Return the value, or raise a ValueError."""
         raise NotImplementedError
 
 
@@ -120,7 +136,7 @@ class CEL(_Marker):
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class ListKeys(_Marker):
+class ListKeys(_CheckingMarker):
     """A list of objects that are identified by some of their fields, as containers by their name.
 
     Server-side apply merges such lists, and the API server refuses duplicates::
@@ -134,11 +150,6 @@ class ListKeys(_Marker):
         if not keys:
             raise ConfigurationError("ListKeys() needs the names of the fields in JSON.")
         object.__setattr__(self, "keys", keys)
-
-    def __get_pydantic_core_schema__(
-        self, source: Any, handler: GetCoreSchemaHandler
-    ) -> core.CoreSchema:
-        return core.no_info_after_validator_function(self.check, handler(source))
 
     def check(self, items: Any) -> Any:
         """Refuse items with the same keys, as the API server does."""
@@ -187,12 +198,14 @@ class Unique(_Marker):
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> core.CoreSchema:
-        return core.no_info_after_validator_function(self.check, handler(source))
+        return core.no_info_before_validator_function(self.check, handler(source))
 
     def check(self, items: Any) -> Any:
-        """Refuse duplicates, as the API server does."""
-        if items is not None and len({*map(repr, items)}) < len(items):  # not all have a hash
-            raise ValueError("items must be unique")
+        """Refuse duplicates, as the API server does: it compares the items as they are written."""
+        if isinstance(items, (list, tuple)):
+            plain = to_jsonable_python(items, by_alias=True, fallback=repr)
+            if len({json.dumps(item, sort_keys=True) for item in plain}) < len(items):
+                raise ValueError("items must be unique")
         return items
 
     def build(self, schema: JsonSchemaValue) -> dict[str, Any]:  # noqa: ARG002
@@ -213,15 +226,10 @@ class Nullable(_Marker):
 
 
 @dataclass(frozen=True, slots=True)
-class _Integer(_Marker):
+class _Integer(_CheckingMarker):
     """An integer of so many bits."""
 
     bits: int
-
-    def __get_pydantic_core_schema__(
-        self, source: Any, handler: GetCoreSchemaHandler
-    ) -> core.CoreSchema:
-        return core.no_info_after_validator_function(self.check, handler(source))
 
     def check(self, value: int) -> int:
         """Refuse numbers of more bits, as the API server does."""
@@ -246,11 +254,21 @@ Quantity = int | Annotated[str, Field(pattern=f"^{_SIGN}{_NUMBER}{_UNIT}$")]
 
 
 @dataclass(frozen=True, slots=True)
-class Embedded(_Marker):
+class Embedded(_CheckingMarker):
     """A whole object inside of another one: ``Annotated[dict[str, Any], Embedded()]``.
 
     Its unknown fields are preserved; its ``apiVersion``, ``kind`` and ``metadata`` are checked.
+    Leave it out for parts of objects, such as pod templates.
     """
+
+    def check(self, value: Any) -> Any:
+        """Refuse what names no kind, as the API server does."""
+        if value is not None and not (_read(value, "apiVersion") and _read(value, "kind")):
+            raise ValueError(
+                "must have apiVersion and kind; parts of objects, such as pod templates, need no "
+                "webop.Embedded()"
+            )
+        return value
 
     def build(self, schema: JsonSchemaValue) -> dict[str, Any]:  # noqa: ARG002
         """Return the keywords of an embedded object."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
+from webop.models.cel_costs import find_values
 from webop.models.cel_rules import EMBEDDED, INT_OR_STRING, LIST_KEYS, PRESERVE, RULES
 from webop.models.crds import get_storage_version
 from webop.models.schema import Schema
@@ -171,10 +172,11 @@ def _is_narrower(old: Schema, new: Schema, key: str, sign: int) -> bool:
 
 
 def _compare_values(old: Schema, new: Schema, place: str) -> Iterator[str]:
-    if gone := [value for value in old.get("enum", ()) if value not in new.get("enum", [value])]:
+    before, after = find_values(old), find_values(new)
+    if gone := [value for value in before if after and value not in after]:
         yield f"{place}: {', '.join(map(repr, gone))} is no longer allowed"
-    elif "enum" in new and "enum" not in old:
-        yield f"{place}: only {', '.join(map(repr, new['enum']))} stay allowed"
+    elif after and not before:
+        yield f"{place}: only {', '.join(map(repr, after))} stay allowed"
     if new.get(EMBEDDED) and not old.get(EMBEDDED):
         yield f"{place} must be an object of Kubernetes, with apiVersion, kind and metadata"
     if old.get("nullable") and not new.get("nullable"):

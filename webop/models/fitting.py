@@ -20,7 +20,8 @@ from webop.objects.fields import unwrap_mapping
 
 T = TypeVar("T")
 
-_FORM: Final[dict[str, Any]] = {"mode": "json", "by_alias": True}
+# Computed fields are not in the schema: they are for Python only.
+FORM: Final[dict[str, Any]] = {"mode": "json", "by_alias": True, "exclude_computed_fields": True}
 
 _NAMED_LIMIT = 1000  # errors; to list many more of a hostile object would hold the event loop
 
@@ -64,13 +65,13 @@ def fit(annotation: type[T] | Any, value: Any, path: str = "") -> T:
 
 def dump(model: pydantic.BaseModel) -> dict[str, Any]:
     """Return a model as an object for the API server, without fields that are None."""
-    found: dict[str, Any] = _refine(model, model.model_dump(**_FORM, exclude_none=True))
+    found: dict[str, Any] = _refine(model, model.model_dump(**FORM, exclude_none=True))
     return found
 
 
 def dump_whole(model: pydantic.BaseModel) -> dict[str, Any]:
     """Return a model with all of its fields, also those that are None."""
-    found: dict[str, Any] = _refine(model, model.model_dump(**_FORM))
+    found: dict[str, Any] = _refine(model, model.model_dump(**FORM))
     return found
 
 

@@ -7,39 +7,53 @@ in another way, and refuses what it cannot say: the message names the field and 
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NoReturn
 
 import pydantic
 from pydantic import TypeAdapter
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
-from pydantic_core import (
-    PydanticSerializationError,
-    PydanticUndefined,
-    core_schema,
-    to_jsonable_python,
-)
+from pydantic_core import PydanticSerializationError, PydanticUndefined, core_schema
 
 from webop.errors import ConfigurationError
-from webop.models.cel_costs import check_costs
-from webop.models.cel_rules import INT_OR_STRING, LIST_KEYS, LIST_TYPE, PRESERVE, RULES
+from webop.models.cel_costs import check_costs, find_values
+from webop.models.cel_rules import (
+    EMBEDDED,
+    INT_OR_STRING,
+    LIST_KEYS,
+    LIST_TYPE,
+    MAP_TYPE,
+    PRESERVE,
+    RULES,
+)
+from webop.models.fitting import FORM
 from webop.models.model import build_rules, escape, find_definition
+from webop.models.patterns import FORMATS, adapt_pattern, build_url
 
 Schema = dict[str, Any]
 
 _UNSUPPORTED = "x-webop-unsupported"
 _RULES_OF_CLASS = "x-webop-rules"
+_KEYS = "x-webop-keys"
 _KEPT: tuple[str, ...] = (
     *("type", "description", "default", "enum", "pattern", "format", "multipleOf"),
     *("minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems"),
     *("minProperties", "maxProperties", "required", "properties", "items", "nullable"),
 )
-_FORMATS: Final = frozenset(
+_CHECKED_FORMATS: Final = frozenset(
     {"date-time", "date", "uuid", "ipv4", "ipv6", "uri", "email", "byte", "int32", "int64"}
     | {"float", "double", "hostname", "cidr", "mac"}
 )
+# API servers accept all lists in strings with a format; in strings without one, they accept none.
+_NO_LIST: Final = {"minItems": 1, "maxItems": 0}
+_INTEGER_OR_STRING: Final = {
+    INT_OR_STRING: True,
+    "anyOf": [{"type": "integer"}, {"type": "string"}],  # without it, API servers accept 1e9 + 0.5
+}
 _LIMITS: Final = {
     "ge": "minimum",
     "gt": "exclusiveMinimum",
@@ -54,14 +68,18 @@ _LENGTHS: Final = {
 # Each is about one of both types only.
 _LIMITS_OF_INT_OR_STRING: Final = frozenset(
     {"pattern", "minLength", "maxLength", "minimum", "maximum"}
-    | {"exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
+    | {"exclusiveMinimum", "exclusiveMaximum"}
 )
-_WITHOUT_MEANING: Final = frozenset({"path", "file-path", "directory-path", "uuid1", "uuid7"})
+_TYPES_OF_MARKERS: Final = {LIST_TYPE: "array", MAP_TYPE: "object", EMBEDDED: "object"}
+_FORMATS_OF_NO_KEYS: Final = frozenset({"date", "date-time", "ipv6"})
+_LONG_PATTERN: Final = 72  # API servers refuse to match longer ones with endless keys
+_PATTERN_OF_INTEGERS: Final = "^(0|-?[1-9][0-9]{0,17})$"
 _ADVICE: Final = {
     "tuple": "a tuple has a type for each place. Use a list, or a class with named fields",
     "decimal": "a Decimal can be a number or a string. Use float, or "
     'Annotated[str, webop.CEL("isQuantity(self)")]',
-    "bytes": "bytes have no form in JSON. Use str, or pydantic.Base64Str with a description",
+    "bytes": "bytes have no form in JSON. Use a str of Base64, which is checked with "
+    "Field(json_schema_extra={'format': 'byte'})",
     "timedelta": "a timedelta is an ISO 8601 duration, which Kubernetes does not check. Use int "
     'seconds, or a str with a pattern, such as r"^([0-9]+(s|m|h))+$"',
     "time": "Kubernetes has no format of times without a date. Use a str with a pattern",
@@ -74,16 +92,39 @@ _ADVICE: Final = {
     "mixed": "an enum must have values of one type",
     "nothing": "JSON has no form for this type. Use another one, or a pydantic.PrivateAttr for "
     "what objects do not have",
-    "default": "the default does not fit the type, or has no form in JSON; API servers refuse it. "
-    "Use another default",
-    "pattern": "the pattern uses what RE2, the expressions of Kubernetes, does not have. Leave out "
-    "lookarounds and backreferences",
+    "default": "the default does not fit the type, has no form in JSON, or is a datetime without "
+    "tzinfo=; API servers refuse it. Use another default",
+    "moment": "Kubernetes cannot compare times with these limits, or with the present. Use "
+    "datetime, and a webop.CEL rule for limits",
+    "naive": "Kubernetes has no times without a time zone. Use pydantic.AwareDatetime, or a str "
+    "with a pattern",
+    "strip": "API servers check the limits of a text with its spaces. Leave out strip_whitespace=, "
+    "and use a pattern",
+    "step": "API servers cannot check a multiple_of= that is no integer. Count in a smaller unit",
+    "keys": "API servers cannot check keys of this type. Use str, int, an enum, a Literal, UUID or "
+    "IPv4Address",
+    "endless": "a check of the keys costs API servers too much. Set pydantic.Field(max_length=…) "
+    "for this map, and for the lists and maps around it",
+    "items": "items of webop.Unique() must have one type, other than float, and cannot be None",
+    "marker": "webop.Unique() and webop.ListKeys() are for lists, webop.Embedded() is for objects, "
+    "webop.Atomic() for both. Leave it out, or change the type",
 }
-_is_beyond_re2 = re.compile(r"\(\?(?:[=!]|<[=!])|\\[1-9]|\(\?P=").search
+
+
+_anything: Final = TypeAdapter[Any](Any, config={"ser_json_inf_nan": "constants"})
 
 
 class _Generator(GenerateJsonSchema):
     """Pydantic's generator, with defaults of factories, and marks on what has no schema."""
+
+    def build_schema_type_to_method(self) -> dict[Any, Callable[[Any], JsonSchemaValue]]:
+        """Return what generates the schema of each type, or marks it."""
+        methods = super().build_schema_type_to_method()
+        return {kind: partial(self._generate, method) for kind, method in methods.items()}
+
+    def _generate(self, method: Callable[[Any], JsonSchemaValue], schema: Any) -> JsonSchemaValue:
+        found = _find_unsupported(schema)
+        return method(schema) if found is None else {_UNSUPPORTED: found}
 
     def get_default_value(self, schema: core_schema.WithDefaultSchema) -> Any:
         """Return the default, also of a factory that always makes the same."""
@@ -121,7 +162,7 @@ class _Generator(GenerateJsonSchema):
         """Return a default as the API server gets it: without fields that are None."""
         if isinstance(dft, (set, frozenset)):
             dft = sorted(dft, key=str)
-        return to_jsonable_python(dft, by_alias=True, exclude_none=True)
+        return _anything.dump_python(dft, exclude_none=True, **FORM)
 
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
         """Return the schema of a class, with the rules that follow from its base."""
@@ -130,26 +171,39 @@ class _Generator(GenerateJsonSchema):
             found[_RULES_OF_CLASS] = rules
         return found
 
-    def tuple_schema(self, schema: core_schema.TupleSchema) -> JsonSchemaValue:
-        items = schema["items_schema"]
-        if len(items) == 1 and schema.get("variadic_item_index") == 0:
-            return super().tuple_schema(schema)
-        return {_UNSUPPORTED: "tuple"}
+    def dict_schema(self, schema: core_schema.DictSchema) -> JsonSchemaValue:
+        """Return the schema of a map, with that of its keys."""
+        found = super().dict_schema(schema)
+        if patterns := found.pop("patternProperties", None):
+            (found["additionalProperties"],) = patterns.values()
+        if "keys_schema" in schema:
+            found[_KEYS] = self.generate_inner(schema["keys_schema"])
+        return found
 
-    def decimal_schema(self, schema: core_schema.DecimalSchema) -> JsonSchemaValue:  # noqa: ARG002
-        return {_UNSUPPORTED: "decimal"}
+    def url_schema(self, schema: core_schema.UrlSchema) -> JsonSchemaValue:
+        """Return the schema of URLs that pydantic accepts."""
+        needs_host = schema.get("host_required", False)
+        pattern = build_url(schema.get("allowed_schemes"), needs_host=needs_host)
+        return {**super().url_schema(schema), "pattern": pattern}
 
-    def bytes_schema(self, schema: core_schema.BytesSchema) -> JsonSchemaValue:  # noqa: ARG002
-        return {_UNSUPPORTED: "bytes"}
 
-    def timedelta_schema(self, schema: core_schema.TimedeltaSchema) -> JsonSchemaValue:  # noqa: ARG002
-        return {_UNSUPPORTED: "timedelta"}
-
-    def time_schema(self, schema: core_schema.TimeSchema) -> JsonSchemaValue:  # noqa: ARG002
-        return {_UNSUPPORTED: "time"}
-
-    def json_schema(self, schema: core_schema.JsonSchema) -> JsonSchemaValue:  # noqa: ARG002
-        return {_UNSUPPORTED: "json"}
+def _find_unsupported(schema: Mapping[str, Any]) -> str | None:
+    """Return why Kubernetes has no schema for a type of pydantic: a key of the advice."""
+    match schema:
+        case {"type": "tuple", "items_schema": [_], "variadic_item_index": 0}:
+            return None
+        case {"type": "tuple" | "decimal" | "bytes" | "timedelta" | "time" | "json" as kind}:
+            return str(kind)
+        case {"type": "datetime", "tz_constraint": "naive"}:
+            return "naive"
+        case {"type": "date" | "datetime"} if schema.keys() & {"gt", "ge", "lt", "le", "now_op"}:
+            return "moment"
+        case {"type": "str", "strip_whitespace": True}:
+            return "strip"
+        case {"type": "dict", "keys_schema": {"type": "literal", "expected": [*values]}}:
+            # Keys are texts in JSON: pydantic does not find numbers among them.
+            return None if all(isinstance(value, str) for value in values) else "keys"
+    return None
 
 
 def build_schema(model: type[pydantic.BaseModel]) -> Schema:
@@ -240,25 +294,26 @@ class _Converter:
         schema |= {key: value for key, value in node.items() if key.startswith("x-kubernetes-")}
         schema |= self._build_rules(node, schema)
         kind = node.get("type")
+        if any(kind not in (_TYPES_OF_MARKERS.get(key, kind), "any") for key in schema):
+            self._refuse(path, "marker")
         if kind is None and INT_OR_STRING not in schema:
             schema |= {PRESERVE: True, "nullable": schema.get("default", "") is not None}
         if schema.get("default", "") is None:
             del schema["default"]  # the API server drops null, or keeps it: it is the same
-        if kind is None:
-            return schema
         if kind == "null":
             self._refuse(path, "union")
-        if "default" in schema and not _has_type(schema["default"], kind):
+        adders = {
+            "object": self._add_properties,
+            "array": self._add_items,
+            "string": self._add_pattern,
+            "integer": self._add_limits,
+            "number": self._add_limits,
+        }
+        if add := adders.get(kind or ""):
+            add(schema, node, path)
+        if not _fits(schema.get("default"), schema):
             self._refuse(path, "default")
-        if kind == "object":
-            self._add_properties(schema, node, path)
-        elif kind == "array":
-            self._add_items(schema, node, path)
-        elif kind in ("integer", "number"):
-            _add_limits(schema, node)
-        elif kind == "string":
-            self._check_string(schema, path)
-        return schema
+        return _make_nullable(schema) if schema.get("nullable") else schema
 
     def _build_rules(self, node: Schema, schema: Schema) -> Schema:
         """Return what says the rules of a class; within endless lists, what costs nothing."""
@@ -273,16 +328,14 @@ class _Converter:
         if len(kinds) != 1:
             self._refuse(path, "mixed")
         found = {**node, "type": kinds.pop(), "enum": [v for v in values if v is not None]}
-        return _make_nullable(found) if None in values else found
+        return {**found, "nullable": True} if None in values else found
 
     def _add_properties(self, schema: Schema, node: Schema, path: tuple[str, ...]) -> None:
         properties = node.get("properties")
         more = node.get("additionalProperties", True if properties is None else None)
-        if (
-            properties is None
-            and len(patterns := [*node.get("patternProperties", {}).values()]) == 1
-        ):
-            more = patterns[0]  # of the keys, only the API server does not check the pattern
+        keys = self.convert(node[_KEYS], (*path, "[key]")) if _KEYS in node else {}
+        if names := find_values(keys):  # without the cost of a rule, but other keys are dropped
+            properties, more = dict.fromkeys(map(str, names), {} if more is True else more), None
         if properties is not None:
             schema["properties"] = {
                 name: self.convert(part, (*path, name)) for name, part in properties.items()
@@ -294,6 +347,28 @@ class _Converter:
             schema["additionalProperties"] = self._convert_inner(more, (*path, "[key]"), is_endless)
         else:
             schema[PRESERVE] = True
+        if not names and (rule := self._build_key_rule(keys, path)):
+            schema[RULES] = [*schema.get(RULES, ()), {"rule": rule}]
+            is_long = "maxProperties" not in node and len(keys.get("pattern", "")) > _LONG_PATTERN
+            if self._endless or is_long:
+                self._refuse(path, "endless")
+
+    def _build_key_rule(self, keys: Schema, path: tuple[str, ...]) -> str:
+        """Return a rule for the keys of a map; nothing if all keys are right."""
+        kind, pattern = keys.get("type", "string"), keys.get("pattern")
+        if kind not in ("string", "integer") or keys.get("format") in _FORMATS_OF_NO_KEYS:
+            self._refuse(path, "keys")
+        value, names = "key.size()", ("minLength", "maxLength")
+        if kind == "integer":
+            pattern, value, names = _PATTERN_OF_INTEGERS, "int(key)", ("minimum", "maximum")
+        terms = [f"key.matches({json.dumps(pattern, ensure_ascii=False)})"] if pattern else []
+        for name, sign in zip(names, (">", "<"), strict=True):
+            if name in keys:
+                equal = "" if keys.get(f"exclusive{name.capitalize()}") else "="
+                terms.append(f"{value} {sign}{equal} {keys[name]}")
+        if "multipleOf" in keys:
+            terms.append(f"int(key) % {keys['multipleOf']} == 0")
+        return f"self.all(key, {' && '.join(terms)})" if terms else ""
 
     def _add_items(self, schema: Schema, node: Schema, path: tuple[str, ...]) -> None:
         if "prefixItems" in node:
@@ -301,6 +376,8 @@ class _Converter:
         is_endless = "maxItems" not in node
         items = self._convert_inner(node.get("items", {}), (*path, "[]"), is_endless)
         schema["items"] = items
+        if schema.get(LIST_TYPE) == "set":
+            self._make_atomic(items, path)
         if node.get("uniqueItems") and LIST_TYPE not in schema:
             is_scalar = items.get("type") in ("string", "integer", "number", "boolean")
             schema[LIST_TYPE] = "set" if is_scalar else "atomic"
@@ -313,6 +390,16 @@ class _Converter:
                     "required or has a default."
                 )
 
+    def _make_atomic(self, items: Schema, path: tuple[str, ...]) -> None:
+        """Let an item of a set be replaced as a whole, as Kubernetes demands."""
+        kind = items.get("type")
+        if items.get("nullable") or kind == "number":
+            self._refuse(path, "items")
+        if kind == "integer":  # any rule makes API servers refuse 1.0, which they would store as 1
+            items[RULES] = [*items.get(RULES, ()), {"rule": "self == int(self)"}]
+        if kind in ("object", "array"):
+            items[MAP_TYPE if kind == "object" else LIST_TYPE] = "atomic"
+
     def _convert_inner(self, node: Schema, path: tuple[str, ...], is_endless: bool) -> Schema:  # noqa: FBT001
         self._endless += is_endless
         try:
@@ -320,16 +407,35 @@ class _Converter:
         finally:
             self._endless -= is_endless
 
-    def _check_string(self, schema: Schema, path: tuple[str, ...]) -> None:
-        if _is_beyond_re2(schema.get("pattern", "")):
-            self._refuse(path, "pattern")
+    def _add_limits(self, schema: Schema, node: Schema, path: tuple[str, ...]) -> None:
+        """Write exclusive limits as OpenAPI 3.0 does."""
+        for word, limit in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
+            if word in node:
+                schema[limit], schema[word] = node[word], True
+        if (step := node.get("multipleOf", 1)) % 1:
+            self._refuse(path, "step")
+        if step != 1 and node["type"] == "integer":
+            # A rule, as API servers let great numbers with ".0" pass, which are no multiples.
+            schema[RULES] = [*schema.get(RULES, ()), {"rule": f"self % {int(step)} == 0"}]
+
+    def _add_pattern(self, schema: Schema, node: Schema, path: tuple[str, ...]) -> None:  # noqa: ARG002
+        place = ".".join((self._owner, *path))
         form = schema.get("format")
+        try:
+            schema |= {"pattern": adapt_pattern(schema["pattern"])} if "pattern" in schema else {}
+        except ValueError as exc:
+            text = f"{place}: the pattern {schema['pattern']!r}: {exc}."
+            raise ConfigurationError(text) from exc
         if form == "password":
             self._refuse(path, "secret")
-        if form in _WITHOUT_MEANING:
+        if form in FORMATS:
+            schema.setdefault("pattern", FORMATS[form])
+            form = "uuid" if form.startswith("uuid") else form
+        if form == "path":
             del schema["format"]
-        elif form is not None and form not in _FORMATS:
-            place = ".".join((self._owner, *path))
+        elif form in _CHECKED_FORMATS:
+            schema |= {"format": form, **_NO_LIST}
+        elif form is not None:
             raise ConfigurationError(
                 f"{place}: Kubernetes does not check the format {form!r}. Use str with a pattern, "
                 "or one of datetime, date, UUID, IPv4Address, IPv6Address, AnyUrl."
@@ -369,7 +475,7 @@ class _Converter:
             return {**rest, "type": kinds.pop(), "enum": [*dict.fromkeys(values)]}
         limits = {key: value for part in parts for key, value in part.items() if key != "type"}
         if kinds == {"integer", "string"} and limits.keys() <= _LIMITS_OF_INT_OR_STRING:
-            return {**limits, **rest, INT_OR_STRING: True}
+            return {**limits, **rest, **_INTEGER_OR_STRING}
         if kinds == {"integer", "number"} and not limits:
             return {**rest, "type": "number"}
         return self._refuse(path, "union")
@@ -430,22 +536,16 @@ def _merge(inner: Schema, outer: Schema) -> Schema:
 
 
 def _make_nullable(schema: Schema) -> Schema:
-    """Return a schema that allows null, which must be among the values of an enum, too."""
-    enum = {"enum": [*schema["enum"], None]} if "enum" in schema else {}
-    return {**schema, **enum, "nullable": True}
+    """Return a schema that allows null; API servers never find it in an enum of the same level."""
+    rest = {key: value for key, value in schema.items() if key != "enum"}
+    enum = {"allOf": [{"enum": schema["enum"]}]} if "enum" in schema else {}
+    return {**rest, **enum, "nullable": True}
 
 
 def _name_limits(node: Schema) -> Schema:
     """Return a schema with the names of limits that pydantic forgets behind validators."""
     names = _LIMITS | _LENGTHS.get(node.get("type", ""), {})
     return {names.get(key, key): value for key, value in node.items()}
-
-
-def _add_limits(schema: Schema, node: Schema) -> None:
-    """Write exclusive limits as OpenAPI 3.0 does."""
-    for word, limit in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
-        if word in node:
-            schema[limit], schema[word] = node[word], True
 
 
 def _name_type(value: Any) -> str:
@@ -456,6 +556,23 @@ def _name_type(value: Any) -> str:
 def _has_type(value: Any, kind: str) -> bool:
     found = "array" if isinstance(value, list) else _name_type(value)
     return kind in (found, "any") or (kind == "number" and found == "integer")
+
+
+def _fits(value: Any, schema: Schema) -> bool:
+    """Return whether API servers accept a default; pydantic does not check its type."""
+    kind, values = schema.get("type"), find_values(schema)
+    if value is None:
+        return True
+    if (isinstance(value, float) and not math.isfinite(value)) or (values and value not in values):
+        return False
+    if kind is not None and not _has_type(value, kind):
+        return False
+    if isinstance(value, dict):
+        fields, more = schema.get("properties", {}), schema.get("additionalProperties", {})
+        return all(_fits(item, fields.get(name, more)) for name, item in value.items())
+    if isinstance(value, list):
+        return all(_fits(item, schema.get("items", {})) for item in value)
+    return "format" not in schema or bool(re.search(schema.get("pattern", ""), str(value)))
 
 
 def shorten_descriptions(schema: Schema, limit: int) -> Schema:

@@ -13,6 +13,7 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 from webop.errors import MisfitError
+from webop.models.cel_costs import find_values
 from webop.models.cel_rules import INT_OR_STRING, LIST_KEYS, LIST_TYPE, RULES
 from webop.models.fitting import fit
 from webop.models.model import find_definition
@@ -44,7 +45,6 @@ _FORMATS: dict[str, Strategy] = {
     "uuid": st.uuids().map(str),
     "ipv4": st.ip_addresses(v=4).map(str),
     "ipv6": st.ip_addresses(v=6).map(str),
-    "uri": _words.map(lambda word: f"https://example.com/{word}"),
     "email": _words.map(lambda word: f"{word}@example.com"),
     "byte": st.sampled_from(["", "YQ==", "YWI=", "YWJj"]),
 }
@@ -82,12 +82,12 @@ def generate(model: type[pydantic.BaseModel]) -> Strategy:
 def build_strategy(schema: Schema) -> Strategy:
     """Return a strategy for values of a schema."""
     found = _build_plain(schema)
-    return st.none() | found if schema.get("nullable") and "enum" not in schema else found
+    return st.none() | found if schema.get("nullable") else found
 
 
 def _build_plain(schema: Schema) -> Strategy:
-    if "enum" in schema:
-        return st.sampled_from(schema["enum"])
+    if values := find_values(schema):
+        return st.sampled_from(values)
     if schema.get(INT_OR_STRING):
         return _integers | _texts
     builders = {
@@ -158,11 +158,11 @@ def _build_list(schema: Schema) -> Strategy:
 
 def _build_string(schema: Schema) -> Strategy:
     low, high = schema.get("minLength", 0), schema.get("maxLength")
+    if (formatted := _FORMATS.get(schema.get("format", ""))) is not None:
+        return formatted
     if pattern := schema.get("pattern"):
         texts = st.from_regex(pattern, alphabet=st.characters(codec="utf-8"))
         return texts.filter(lambda text: low <= len(text) <= (len(text) if high is None else high))
-    if (formatted := _FORMATS.get(schema.get("format", ""))) is not None:
-        return formatted
     limit = max(low, 8) if high is None else min(high, max(low, 8))
     characters = st.characters(codec="utf-8", exclude_categories=["Cs"])
     return st.text(characters, min_size=low, max_size=limit)

@@ -7,6 +7,7 @@ import decimal
 import enum
 import ipaddress
 import pathlib
+import re
 import uuid
 from typing import Annotated, Any, Literal
 from unittest.mock import ANY
@@ -19,6 +20,8 @@ import webop
 from webop.models.schema import Schema, build_schema, shorten_descriptions
 
 STRING, INTEGER, NUMBER = {"type": "string"}, {"type": "integer"}, {"type": "number"}
+INT_OR_STRING = {"x-kubernetes-int-or-string": True, "anyOf": [INTEGER, STRING]}
+FORMATTED = {**STRING, "pattern": ANY, "minItems": 1, "maxItems": 0}
 PRESERVE = "x-kubernetes-preserve-unknown-fields"
 
 
@@ -112,7 +115,7 @@ def convert(annotation: Any, default: Any = ...) -> Schema:
         (str, STRING),
         (int | None, {**INTEGER, "nullable": True}),
         (int | float, NUMBER),
-        (int | str, {"x-kubernetes-int-or-string": True}),
+        (int | str, INT_OR_STRING),
         (Any, {PRESERVE: True, "nullable": True}),
         (dict[str, Any], {"type": "object", PRESERVE: True}),
         (dict[str, int], {"type": "object", "additionalProperties": INTEGER}),
@@ -120,12 +123,27 @@ def convert(annotation: Any, default: Any = ...) -> Schema:
         (tuple[int, ...], array(INTEGER)),
         (set[str], array(STRING, "set")),
         (Literal["a", "b"], {**STRING, "enum": ["a", "b"]}),
-        (Literal["a"] | None, {**STRING, "enum": ["a", None], "nullable": True}),
+        (Literal["a"] | None, {**STRING, "allOf": [{"enum": ["a"]}], "nullable": True}),
         (Color, {**STRING, "enum": ["red", "blue"]}),
-        (dt.datetime, {**STRING, "format": "date-time"}),
-        (dt.date, {**STRING, "format": "date"}),
-        (uuid.UUID, {**STRING, "format": "uuid"}),
-        (ipaddress.IPv6Address, {**STRING, "format": "ipv6"}),
+        (dt.datetime, {**FORMATTED, "format": "date-time"}),
+        (dt.date, {**FORMATTED, "format": "date"}),
+        (uuid.UUID, {**FORMATTED, "format": "uuid"}),
+        (ipaddress.IPv6Address, {**FORMATTED, "format": "ipv6"}),
+        (
+            dict[Color, int],
+            {"type": "object", "properties": {"red": INTEGER, "blue": INTEGER}},
+        ),
+        (
+            Annotated[list[dict[str, str]], webop.Unique()],
+            array(
+                {
+                    "type": "object",
+                    "additionalProperties": STRING,
+                    "x-kubernetes-map-type": "atomic",
+                },
+                "set",
+            ),
+        ),
         (pathlib.Path, STRING),
         (Part, PART),
         (Annotated[int, Field(ge=1, le=5)], {**INTEGER, "minimum": 1, "maximum": 5}),
@@ -165,10 +183,10 @@ def convert(annotation: Any, default: Any = ...) -> Schema:
             Annotated[set[str], pydantic.AfterValidator(set), Field(max_length=3)],
             array(STRING, "set", maxItems=3),
         ),
-        (webop.Quantity, {"x-kubernetes-int-or-string": True, "pattern": ANY}),
+        (webop.Quantity, {**INT_OR_STRING, "pattern": ANY}),
         (
             Annotated[int, Field(ge=1)] | Annotated[str, Field(max_length=5)],
-            {"x-kubernetes-int-or-string": True, "minimum": 1, "maxLength": 5},
+            {**INT_OR_STRING, "minimum": 1, "maxLength": 5},
         ),
         (Annotated[list[str], webop.Unique()], array(STRING, "set")),
         (
@@ -269,11 +287,11 @@ def test_each_type_has_its_schema(annotation: Any, schema: Schema) -> None:
         (
             Annotated[Literal["a"] | None, webop.Nullable()],
             None,
-            {**STRING, "enum": ["a", None], "nullable": True},
+            {**STRING, "allOf": [{"enum": ["a"]}], "nullable": True},
         ),
         (Annotated[list[int] | None, webop.Atomic()], None, array(INTEGER, "atomic")),
         (Color, Color.RED, {**STRING, "enum": ["red", "blue"], "default": "red"}),
-        (int | str, "10%", {"x-kubernetes-int-or-string": True, "default": "10%"}),
+        (int | str, "10%", {**INT_OR_STRING, "default": "10%"}),
         (list[int], Field(default_factory=list), array(INTEGER, default=[])),
         (str, Field(default_factory=lambda: str(uuid.uuid4())), STRING),  # no default in the schema
         (Part, Part(part_name="x"), {**PART, "default": {"partName": "x", "count": 1}}),
@@ -311,12 +329,67 @@ def test_defaults_are_those_of_the_class(
             "M.f.bucket: the classes of the union",
         ),
         (Annotated[list[Part], webop.ListKeys("nope")], "M.f: ListKeys('nope') must name a field"),
+        (Annotated[dict[str, int], webop.Unique()], "M.f: webop.Unique() and webop.ListKeys() are"),
+        (Annotated[str, webop.Embedded()], "M.f: webop.Unique() and webop.ListKeys() are"),
+        (Annotated[list[Any], webop.Unique()], "M.f: items of webop.Unique()"),
+        (dict[float, int], "M.f: API servers cannot check keys"),
+        (dict[dt.date, int], "M.f: API servers cannot check keys"),
+        (dict[Literal[1, 2], int], "M.f: API servers cannot check keys"),
+        (list[dict[int, int]], "M.f[]: a check of the keys costs API servers too much"),
+        (dict[pydantic.UUID4, int], "M.f: a check of the keys costs API servers too much"),
+        (Annotated[float, Field(multiple_of=0.1)], "M.f: API servers cannot check a multiple_of="),
+        (pydantic.NaiveDatetime, "M.f: Kubernetes has no times without a time zone"),
+        (pydantic.PastDate, "M.f: Kubernetes cannot compare times"),
+        (
+            Annotated[str, pydantic.StringConstraints(strip_whitespace=True)],
+            "M.f: API servers check",
+        ),
     ],
 )
 def test_what_kubernetes_cannot_say_is_named_with_the_field(annotation: Any, message: str) -> None:
     with pytest.raises(webop.ConfigurationError) as caught:
         convert(annotation)
     assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "default"),
+    [
+        (float, float("inf")),
+        (Any, float("nan")),
+        (list[float], [float("inf")]),
+        (dt.datetime, dt.datetime(2026, 1, 1)),  # noqa: DTZ001 - without a time zone
+        (list[dt.datetime], [dt.datetime(2026, 1, 1)]),  # noqa: DTZ001
+        (Literal["a"], "b"),
+    ],
+)
+def test_a_default_that_api_servers_refuse_is_an_error_at_import(
+    annotation: Any, default: Any
+) -> None:
+    with pytest.raises(webop.ConfigurationError, match="the default does not fit the type"):
+        convert(annotation, default)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        *("(?x)a b", r"\u{61}", "^.{1,1500}$", "[a-z&&[^aeiou]]", "[a--b]", r"\ba", r"\W", r"\D"),
+        *(
+            r"[^\d]",
+            r"[^\w]",
+            r"[\S]",
+            r"[^\p{L}]",
+            r"\P{L}",
+            r"\p{Alphabetic}",
+            r"\<",
+            r"\b{start}",
+        ),
+        *("(?u)a", "a**", "a{2}{3}", "(?R)a", r"(?-u:a)"),
+    ],
+)
+def test_a_pattern_that_means_something_else_to_api_servers_is_refused(pattern: str) -> None:
+    with pytest.raises(webop.ConfigurationError, match=r"M.f: the pattern .* API servers"):
+        convert(Annotated[str, Field(pattern=pattern)])
 
 
 def test_a_pattern_beyond_re2_is_refused() -> None:
@@ -326,6 +399,29 @@ def test_a_pattern_beyond_re2_is_refused() -> None:
 
     with pytest.raises(webop.ConfigurationError, match="lookarounds"):
         build_schema(Lookahead)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        *(r"^\d+(\.\d+)?(m|k|Ki)?$", r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", r"\x{61}\x41", r"[]a^-]"),
+        *(
+            r"(?i)^[[:alpha:]\w-]+$",
+            r"^(?P<year>[0-9]{4})(?:-\d{2}){0,2}?$",
+            r"\\b\[\^",
+            r"\pL\p{Greek}",
+        ),
+    ],
+)
+def test_a_pattern_that_both_understand_stays_as_it_is(pattern: str) -> None:
+    assert convert(Annotated[str, Field(pattern=pattern)]) == {**STRING, "pattern": pattern}
+
+
+def test_no_space_means_none_of_unicode_to_api_servers_too() -> None:
+    for pattern in (r"^\S+$", r"^[^\s]+$"):
+        found = convert(Annotated[str, Field(pattern=pattern)])["pattern"]
+        assert re.search(found, "ä,b")
+        assert not re.search(found, "a\u2028b")
 
 
 def test_fields_have_descriptions_and_these_can_be_shortened() -> None:

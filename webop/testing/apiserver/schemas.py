@@ -60,8 +60,9 @@ def find_faults(value: Any, schema: Json, path: str = "") -> Iterator[str]:
     if kind and not _is_of_type(value, kind):
         yield f"{path}: must be of type {kind}"
         return
-    if "enum" in schema and value not in schema["enum"]:
-        yield f"{path}: unsupported value {value!r}"
+    for part in (schema, *schema.get("allOf", ())):
+        if "enum" in part and value not in part["enum"]:
+            yield f"{path}: unsupported value {value!r}"
     if isinstance(value, dict):
         yield from _find_faults_of_fields(value, schema, path)
     elif isinstance(value, list) and "items" in schema:

@@ -1,0 +1,45 @@
+"""Values of each type: what the API server stores, the class can read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pydantic
+
+import webop
+from tests.cluster.models.value_types import SUBJECTS
+from tests.cluster.models.values import compare_values
+from webop.client.api import Client
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
+
+async def test_what_the_api_server_stores_the_class_can_read(client: Client) -> None:
+    for verdict in await compare_values(client, [*SUBJECTS], 125, seed=1):
+        assert not verdict.unreadable, str(verdict)
+        assert verdict.accepted, str(verdict)
+
+
+async def test_the_api_server_accepts_null_in_an_optional_enum(client: Client) -> None:
+    names = [name for name in SUBJECTS if "Enum | None" in name]
+    verdicts = await compare_values(client, names, 50, seed=1)
+    assert not [verdict for verdict in verdicts if verdict.only_class]
+
+
+def test_a_model_with_a_computed_field_can_be_applied(webop_cluster: LocalCluster) -> None:
+    class PlotSpec(webop.Struct):
+        width: int = 2
+
+        @pydantic.computed_field
+        def area(self) -> int:
+            return self.width**2
+
+    @webop.resource("values.webop.dev", "v1", scope="Cluster")
+    class Plot(webop.Model):
+        spec: PlotSpec = PlotSpec()
+
+    webop_cluster.apply(Plot)
+    plot = Plot(metadata=webop.Metadata(name="one"), spec=PlotSpec(width=3))
+    (stored,) = webop_cluster.apply(plot)
+    assert stored["spec"] == {"width": 3}
