@@ -5,9 +5,11 @@ apiextensions.k8s.io/v1. Flow: :meth:`webop.admission.service.AdmissionService._
 :meth:`ConversionService.__call__` → the user's function, for each object. All replicas serve them,
 from their startup handlers on, with no request to the cluster.
 
-Guarantees: either all objects of a review are converted, or none is, and the response names the
-object and the reason. The response comes before the deadline of the review, except if an async
-function blocks the event loop.
+Guarantees: no value of an object makes a review fail; one object would then break each list of its
+kind. Without the function, an object is shown as far as both versions have the same fields, and
+keeps the rest (:mod:`webop.models.kept_content`). A missing function or the deadline makes the
+whole review fail, and the response names the object and the reason. It comes before the deadline,
+except if an async function blocks the event loop.
 """
 
 from __future__ import annotations
@@ -27,8 +29,9 @@ from webop.calls.execution import skip_framework
 from webop.calls.threads import call_in_thread, count_abandoned
 from webop.context.operator_context import OperatorContext
 from webop.errors import MisfitError, ReviewError
-from webop.events.loggers import current_poster
+from webop.events.loggers import current_poster, warn
 from webop.handlers.model import ConversionHandler
+from webop.models.kept_content import Crossing
 from webop.models.versions import Passage, Versions, collect_versions, get_definition
 from webop.objects.field_errors import build_causes, is_validation_error, summarize
 from webop.servers.http.review_head import compute_budget
@@ -61,7 +64,7 @@ class _Request:
         version: that they must have.
         objects: in any versions.
         doing: the present object and the function, for messages.
-        failure: why they cannot be converted.
+        failure: why they, or one of them, cannot be converted.
     """
 
     uid: str
@@ -141,7 +144,7 @@ class ConversionService:
         """Convert an object, in one or two steps.
 
         Raises:
-            ConversionError: it cannot be converted.
+            ConversionError: there is no function for it.
         """
         metadata = body["metadata"]
         if not (metadata.get("name") or metadata.get("generateName")):
@@ -151,12 +154,31 @@ class ConversionService:
         counts = {each.id: count_abandoned(self._functions[each.id]) for each in path}
         entered = self._hosting.gate.enter(counts)
         try:
+            doing = request.doing
             for handler in path:
-                with self._count(handler):
-                    body = await self._call(request, handler, body)
+                request.doing = doing
+                body = await self._take_step(request, handler, body)
         finally:
             self._hosting.gate.leave(entered)
         return body
+
+    async def _take_step(self, request: _Request, handler: ConversionHandler, body: Json) -> Json:
+        """Convert an object by a function; without it, if it fails."""
+        crossing = Crossing.begin(handler.source, handler.target, body)
+        if not crossing.needs_function:
+            return crossing.end()
+        try:
+            with self._count(handler):
+                converted = await self._call(request, handler, crossing.body)
+        except ConversionError as exc:
+            request.failure = exc.__cause__ or exc.__context__
+            self._report(handler, body, exc)
+            return crossing.end()
+        former = None
+        if crossing.shown is not None:
+            with contextlib.suppress(ConversionError):
+                former = await self._call(request, handler, crossing.shown)
+        return crossing.end(converted, former)
 
     @contextlib.contextmanager
     def _count(self, handler: ConversionHandler) -> Iterator[None]:
@@ -167,7 +189,7 @@ class ConversionService:
             how = ""
         except ConversionError as exc:
             # The type only: messages can quote values of objects.
-            how, error = "failure", type(exc.__cause__ or exc).__name__
+            how, error = "failure", type(exc.__cause__ or exc.__context__).__name__
             raise
         finally:
             labels, seconds = (handler.id, handler.family), time.monotonic() - began
@@ -207,8 +229,7 @@ class ConversionService:
             passage = Passage.begin(handler.source, body)
         except MisfitError as exc:
             text = f"{doing}: the object does not fit the model of {version}: {exc}"
-            self._log((handler.id, "misfit"), text)
-            raise ConversionError(text) from exc
+            raise ConversionError(text) from None
         request.doing = f"{doing}: {handler}"
         try:
             kwargs = {"model": passage.model}
@@ -221,18 +242,24 @@ class ConversionService:
         except BaseException as exc:  # noqa: BLE001  it can be the user's
             failure = convert_exception(exc)
             text = f"{request.doing} failed: {_describe_failure(failure)}"
-            self._log((handler.id, type(failure)), text, failure)
             raise ConversionError(text) from failure
         try:
             converted = passage.end(handler.target, result)
-        except ValueError as exc:
-            text = f"{request.doing}: {exc}."
-            self._log((handler.id, "result"), text)
-            raise ConversionError(text) from exc
+        except Exception as exc:  # noqa: BLE001  serializers can be the user's
+            raise ConversionError(f"{request.doing}: {exc}.") from None
         request.doing = doing
         return converted
 
-    def _log(self, topic: Hashable, text: str, failure: Exception | None = None) -> None:
+    def _report(self, handler: ConversionHandler, body: Json, exc: ConversionError) -> None:
+        """Log that an object was not converted, and post an Event about it once a minute."""
+        topic = handler.id, type(exc.__cause__ or exc.__context__)
+        self._log(topic, str(exc), exc.__cause__)
+        if self._logged.choose_level((handler.id, body["metadata"].get("uid"))) == logging.WARNING:
+            current_poster.set(self._operator.poster)
+            warn(body, reason="NotConverted", message=str(exc))
+            current_poster.set(None)
+
+    def _log(self, topic: Hashable, text: str, failure: BaseException | None = None) -> None:
         """Log a failure as an error once a minute: an object can be read very often."""
         is_first = self._logged.choose_level(topic) == logging.WARNING
         trace = failure and (type(failure), failure, skip_framework(failure))
@@ -316,8 +343,9 @@ def _parse_request(payload: Mapping[str, Any]) -> _Request:
         for name in ("apiVersion", "kind"):
             if not isinstance(body.get(name), str):
                 raise ReviewError(f"{where}.{name} must be a string.")
-        if not isinstance(body.setdefault("metadata", {}), dict):  # none: see _convert
-            raise ReviewError(f"{where}.metadata must be an object.")
+        metadata = body.setdefault("metadata", {})  # none: see _convert
+        if not (isinstance(metadata, dict) and isinstance(metadata.get("annotations") or {}, dict)):
+            raise ReviewError(f"{where}.metadata must be an object, and so must its annotations.")
         if body["apiVersion"].rpartition("/")[0] != group:
             raise ReviewError(f"{where}.apiVersion must be of the group {group!r:.99}.")
     return _Request(str(uid), group, version, objects)

@@ -332,7 +332,7 @@ def _log_failure(cause: Cause, outcome: Outcome, exc: Exception) -> None:
         cause.logger.log(_choose_level(cause, outcome.exception), text, extra=extra)
 
 
-def skip_framework(exc: Exception) -> TracebackType | None:
+def skip_framework(exc: BaseException) -> TracebackType | None:
     """Return the traceback without the frames of the framework before the user's code."""
     trace = exc.__traceback__
     while trace and f"{trace.tb_frame.f_globals.get('__name__')}.".startswith(_FRAMEWORK):

@@ -225,7 +225,8 @@ def list_object_needs(operator: Inspection) -> Iterator[Need]:
             use = "optional, since --namespace names the namespaces"
             yield Need("", "namespaces", verbs, level="note", use=use)
     # Messages of admission handlers do not become Events.
-    if settings.posting.enabled and operator.registry.select_resource_handlers():
+    posting = operator.registry.select_resource_handlers() or operator.registry.select_converters()
+    if settings.posting.enabled and posting:
         if namespaces and not all(resource.namespaced for resource in is_patched):
             namespaces = tuple(dict.fromkeys((*namespaces, "default")))
         yield _weak("", "events", ("create", "patch"), namespaces)

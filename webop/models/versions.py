@@ -16,9 +16,12 @@ import orjson
 import pydantic
 
 from webop.errors import ConfigurationError
-from webop.models.cel_rules import PRESERVE
+from webop.models.cel_rules import EMBEDDED, INT_OR_STRING, PRESERVE
 from webop.models.fitting import dump_whole, fit
 from webop.models.model import Definition, find_definition, list_models
+from webop.objects.fields import ABSENT_FIELD
+from webop.objects.names import is_label_key, is_label_value
+from webop.objects.storage.codec import ANNOTATIONS_LIMIT, measure_all
 
 if TYPE_CHECKING:
     from webop.models.schema import Schema
@@ -26,6 +29,16 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 Model = type[pydantic.BaseModel]
 
+_HEAD = ("apiVersion", "kind", "metadata")
+_TYPES: dict[str, tuple[type, ...]] = {
+    "object": (dict,),
+    "array": (list,),
+    "string": (str,),
+    "boolean": (bool,),
+    "integer": (int,),
+    "number": (int, float),
+    INT_OR_STRING: (int, str),
+}
 _FREE: tuple[str, ...] = ("labels", "annotations")  # the metadata that conversions may change
 
 
@@ -215,14 +228,15 @@ class Passage:
         if not isinstance(result, target):
             kind = "nothing" if result is None else f"a {type(result).__name__}"
             raise ValueError(f"it must return a {target.__name__}, but returned {kind}")  # noqa: TRY004
-        definition = get_definition(target)
-        content = drop_nulls(dump_whole(result), _get_schema(target))
-        head = {"apiVersion": definition.api_version, "kind": definition.kind}
-        metadata = self._merge_metadata(result)
-        others = {k: v for k, v in content.items() if k not in (*head, "metadata")}
-        found = {**head, "metadata": metadata, **others}
+        content, schema = get_content(dump_whole(result)), get_schema(target)
+        if is_malformed(content, schema):
+            raise ValueError(
+                "it returned an embedded object with a wrong apiVersion, kind or metadata"
+            )
+        content = adapt(content, schema)
+        found = build_object(target, self._merge_metadata(result), content)
         try:
-            orjson.dumps(found)  # else the whole response would fail, and name no object
+            orjson.dumps([[[found]]])  # as in the response, which would fail and name no object
         except TypeError as exc:
             raise ValueError(f"it returned an object that is not JSON: {exc}") from exc
         return found
@@ -252,8 +266,24 @@ class Passage:
             value = after.get(key) or {}
             # An empty one that was not set is a default of the class.
             if value != (former.get(key) or {}) and (value or key in given):
+                _check_texts(key, value)
                 merged[key] = value
         return merged
+
+
+def _check_texts(field: str, texts: Json) -> None:
+    """Check labels or annotations as API servers do, which refuse the whole response.
+
+    Raises:
+        ValueError: something is wrong.
+    """
+    are_labels = field == "labels"
+    for key, text in texts.items():
+        is_right = isinstance(text, str) and is_label_key(key if are_labels else key.lower())
+        if not is_right or (are_labels and not is_label_value(text)):
+            raise ValueError(f"API servers refuse the {field} {key!r:.99}: {text!r:.99}")
+    if not are_labels and (size := measure_all(texts)) > ANNOTATIONS_LIMIT:
+        raise ValueError(f"API servers refuse annotations of {size} bytes")
 
 
 def _dump_metadata(model: pydantic.BaseModel) -> Any:
@@ -262,28 +292,85 @@ def _dump_metadata(model: pydantic.BaseModel) -> Any:
 
 
 @cache
-def _get_schema(model: Model) -> Schema:
+def get_schema(model: Model) -> Schema:
+    """Return the structural schema of a model."""
     from webop.models.schema import build_schema  # noqa: PLC0415 - it is slow to import
 
     return build_schema(model)
 
 
-def drop_nulls(value: Any, schema: Schema) -> Any:
-    """Return a value without the fields that are null, where its schema does not allow null.
+def get_content(body: Json) -> Json:
+    """Return what an object has beside its kind and its metadata."""
+    return {key: value for key, value in body.items() if key not in _HEAD}
 
-    Where null is allowed, it differs from no value, which would get the default.
+
+def build_object(model: Model, metadata: Json, content: Json) -> Json:
+    """Return an object of the version of a model."""
+    definition = get_definition(model)
+    head = {"apiVersion": definition.api_version, "kind": definition.kind, "metadata": metadata}
+    return head | get_content(content)
+
+
+def adapt(value: Any, schema: Schema) -> Any:
+    """Return what a schema can have of a value, with its defaults.
+
+    Of what it cannot have, such as null where that is not allowed, there is no value.
     """
+    if value is None:
+        return None if schema.get("nullable") or not schema else ABSENT_FIELD
+    kinds = _TYPES.get(INT_OR_STRING if INT_OR_STRING in schema else schema.get("type", ""))
+    if kinds is None:
+        return value
+    if type(value) not in kinds or (EMBEDDED in schema and is_malformed(value, schema)):
+        return ABSENT_FIELD
     if isinstance(value, list):
-        part = schema.get("items", {})
-        return [drop_nulls(item, part) for item in value]
+        items = (adapt(item, schema["items"]) for item in value)
+        return [item for item in items if item is not ABSENT_FIELD]
     if not isinstance(value, dict):
         return value
-    properties, more = schema.get("properties", {}), schema.get("additionalProperties")
-    rest = more if isinstance(more, dict) else {}
-    is_free = bool(schema.get(PRESERVE)) or not properties
+    parts, more = schema.get("properties", {}), schema.get("additionalProperties")
     found = {}
-    for key, item in value.items():
-        part = properties.get(key, rest)
-        if item is not None or part.get("nullable") or (is_free and not part):
-            found[key] = drop_nulls(item, part)
+    for key in dict.fromkeys((*value, *parts)):
+        part = parts.get(key, more)
+        if part is None:
+            item = value[key] if PRESERVE in schema else ABSENT_FIELD
+        else:
+            item = adapt(value[key], part) if key in value else ABSENT_FIELD
+            if item is ABSENT_FIELD and "default" in part:
+                item = adapt(part["default"], part)
+        if item is not ABSENT_FIELD:
+            found[key] = item
     return found
+
+
+class _EmbeddedMetadata(pydantic.BaseModel, strict=True, extra="forbid"):
+    """The fields of metadata that embedded objects have, with the types that they need."""
+
+    name: str | None = None
+    namespace: str | None = None
+    generateName: str | None = None  # noqa: N815
+    labels: dict[str, str | None] | None = None
+    annotations: dict[str, str | None] | None = None
+    creationTimestamp: None = None  # noqa: N815
+
+
+class _EmbeddedObject(pydantic.BaseModel, strict=True):
+    apiVersion: str = ""  # noqa: N815
+    kind: str = ""
+    metadata: _EmbeddedMetadata | None = None
+
+
+def is_malformed(value: Any, schema: Schema) -> bool:
+    """Return whether API servers refuse an embedded object, and with it the whole response."""
+    if isinstance(value, list):
+        return any(is_malformed(item, schema.get("items", {})) for item in value)
+    if not (schema and isinstance(value, dict)):
+        return False
+    if EMBEDDED in schema:
+        try:
+            _EmbeddedObject.model_validate(value)
+        except pydantic.ValidationError:
+            return True
+    parts, more = schema.get("properties", {}), schema.get("additionalProperties") or {}
+    inner = ((key, item) for key, item in value.items() if isinstance(item, (dict, list)))
+    return any(is_malformed(item, parts.get(key, more)) for key, item in inner)

@@ -10,6 +10,12 @@ SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-
 LABEL: Final = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 """A DNS label (RFC 1035), such as ``shop-operator``: a name that all objects can have."""
 
+_NAME: Final = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+
+is_label_key = re.compile(rf"((?=.{{1,253}}/){SUBDOMAIN.pattern}/)?{_NAME}").fullmatch
+"""Whether a label or an annotation can have this name; that of an annotation in lower case."""
+is_label_value = re.compile(f"({_NAME})?").fullmatch
+
 
 def join_names(names: Iterable[str], limit: int = 5) -> str:
     """Return names separated by commas; beyond the limit, only the number of the others."""

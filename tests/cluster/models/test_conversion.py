@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -47,9 +49,9 @@ def shops(shops: Shops) -> Shops:
 
 @pytest.fixture
 def run(info: ConnectionInfo, registry: webop.OperatorRegistry) -> Run:
-    def run(**admission: Any) -> Any:
+    def run(*, posts: bool = False, **admission: Any) -> Any:
         options = {"server": webop.WebhookServer(port=0, host="localhost"), "managed": MANAGED}
-        settings = build_settings(admission={**options, **admission})
+        settings = build_settings(admission={**options, **admission}, posting={"enabled": posts})
         return operate(info, registry, settings, clusterwide=True, beside=True)
 
     return run
@@ -122,22 +124,32 @@ async def test_a_failure_names_the_object_and_the_reason(
         return ShopV1(metadata=new.metadata, spec=OldSpec(address="x"))
 
     declare(up=fail, down=rename)
-    async with run():
+    async with run(posts=True):
         await shops.wait_converted("v1alpha1")
-        namespace = shops.namespace
-        for address, text in (
+        for address, reason in (
             ("x", r"Converter .*fail\(\) failed: .*boom"),
-            ("misfit", r"NewSpec is not valid: port: .*greater than or equal to 1"),
+            ("misfit", r".*NewSpec is not valid: port: .*greater than or equal to 1"),
         ):
-            with pytest.raises(APIStatusError, match=text) as caught:
-                await shops.create("v1", "one", {"address": address})
-            assert f"Cannot convert Shop {namespace}/one from v1 to v2" in str(caught.value)
+            made = await shops.create("v1", address, {"address": address})
+            assert made["spec"] == {"address": address, "replicas": 1, "tags": {}}
+            text = f"Cannot convert Shop {shops.namespace}/{address} from v1 to v2: {reason}"
+            await eventually(
+                lambda: list_reasons(shops), "an Event", check=partial(any_matches, text)
+            )
+            assert re.search(text, caplog.text)
         await shops.create("v2", "one", {"host": "a"})
-        text = "must not change metadata.name and metadata.uid"
-        with pytest.raises(APIStatusError, match=text):
-            await shops.get("v1", "one")
+        assert "kept.webop.dev/v2" in (await shops.get("v1", "one"))["metadata"]["annotations"]
+        assert "must not change metadata.name and metadata.uid" in caplog.text
         assert (await shops.get("v2", "one"))["spec"]["host"] == "a"
-    assert "boom" in caplog.text
+
+
+async def list_reasons(shops: Shops) -> list[str]:
+    found = await shops.client.request("GET", f"/api/v1/namespaces/{shops.namespace}/events")
+    return [each["message"] for each in found["items"] if each["reason"] == "NotConverted"]
+
+
+def any_matches(pattern: str, texts: list[str]) -> bool:
+    return any(re.match(pattern, text) for text in texts)
 
 
 async def test_an_unreachable_operator_loses_nothing(shops: Shops, run: Run) -> None:
@@ -180,6 +192,12 @@ async def test_the_doctor_checks_the_conversion(
             assert report.find(version, title).text == text
         permissions = report.find("customresourcedefinitions", "Permissions")
         assert permissions.text == "get, patch granted"
+        await shops.create("v1", "odd", {"address": "a:b"})
+        report = await doctor.examine(*args)
+        found = report.find("v2", title)
+        text = f"{shops.namespace}/odd cannot be converted: kept.webop.dev/v1 keeps what it was"
+        assert (found.level, found.text) == ("failure", text)
+        await shops.client.request("DELETE", shops.locate("v1", "odd"))
     report = await doctor.examine(*args)
     for version in ("v1alpha1", "v1"):
         found = report.find(version, title)

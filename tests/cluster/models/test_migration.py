@@ -180,12 +180,13 @@ async def test_objects_that_cannot_be_converted_are_named(
         is_failing = True
         result = await run("--name", NAME)
         assert result.exit_code == 1
-        # It fails in the list, unless API servers have cached the object as converted.
-        assert f"Shop {shops.namespace}/shop-1 from v1 to v2" in result.output
+        text = f"shops {shops.namespace}/shop-1: it cannot be converted; kept.webop.dev/v1 keeps"
+        assert text in result.output
         assert "cannot be rewritten. storedVersions stays as it is" in result.output
         assert "v1" in await read_stored(shops)
         is_failing = False
         assert (await run("--name", NAME)).exit_code == 0
+    await check_stored(shops, 3)
 
 
 async def test_mistakes_are_named(run: Run, tmp_path: Path) -> None:

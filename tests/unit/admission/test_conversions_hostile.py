@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
@@ -62,6 +63,25 @@ async def fail(fn: Callable[[ShopV1], Any], review: Any = None, **admission: Any
     assert "convertedObjects" not in response
     message: str = response["result"]["message"]
     return message
+
+
+async def show(
+    fn: Callable[[ShopV1], Any], caplog: pytest.LogCaptureFixture, review: Any = None
+) -> str:
+    """Return the logged reason why an object is shown without the function."""
+    async with convert_by(fn) as site:
+        response = await post(site, build(V1) if review is None else review)
+    assert response["result"] == {"status": "Success"}
+    kept = [find_kept(each) for each in response["convertedObjects"]]
+    (spec,) = (content["spec"] for content in kept if content)
+    assert spec in (V1["spec"], {"address": 5})
+    (record,) = (each for each in caplog.records if each.levelno == logging.ERROR)
+    return record.getMessage()
+
+
+def find_kept(body: Any) -> Any:
+    annotations = body["metadata"].get("annotations") or {}
+    return json.loads(annotations.get("kept.webop.dev/v1", "null"))
 
 
 async def hang(old: ShopV1) -> ShopV2:
@@ -152,8 +172,8 @@ class BareError(BaseException):
     ],
     ids=lambda error: type(error).__name__,
 )
-async def test_whatever_a_converter_raises_is_a_failure_of_this_review(
-    error: BaseException, is_async: bool
+async def test_whatever_a_converter_raises_the_object_is_shown(
+    error: BaseException, is_async: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     def throw(_: ShopV1) -> ShopV2:
         raise error
@@ -161,11 +181,11 @@ async def test_whatever_a_converter_raises_is_a_failure_of_this_review(
     async def throw_in_loop(_: ShopV1) -> ShopV2:
         raise error
 
-    message = await fail(throw_in_loop if is_async else throw)
+    message = await show(throw_in_loop if is_async else throw, caplog)
     assert message.startswith("Cannot convert Shop ns/one from v1 to v2: Converter ")
 
 
-async def test_a_converter_that_cancels_itself_fails() -> None:
+async def test_a_converter_that_cancels_itself_fails(caplog: pytest.LogCaptureFixture) -> None:
     async def cancel(old: ShopV1) -> ShopV2:
         task = asyncio.current_task()
         assert task is not None
@@ -173,7 +193,7 @@ async def test_a_converter_that_cancels_itself_fails() -> None:
         await asyncio.sleep(0)
         return upgrade(old)
 
-    assert "failed" in await fail(cancel)
+    assert "failed" in await show(cancel, caplog)
 
 
 def change(**changes: Any) -> Callable[[ShopV1], ShopV2]:
@@ -196,12 +216,17 @@ def change(**changes: Any) -> Callable[[ShopV1], ShopV2]:
         ({"spec__host": "\ud800"}, "it returned an object that is not JSON"),
         ({"spec__count": 2**70}, "it returned an object that is not JSON"),
         ({"spec__tags": {"a": object()}}, "Unable to serialize unknown type"),
+        ({"metadata__labels": {"a": "b c"}}, "API servers refuse the labels 'a': 'b c'"),
+        ({"metadata__labels": {"a/b/c": "d"}}, "API servers refuse the labels 'a/b/c'"),
+        ({"metadata__labels": {f"{'a' * 254}/b": "c"}}, "API servers refuse the labels"),
+        ({"metadata__annotations": {"-": "a"}}, "API servers refuse the annotations '-'"),
+        ({"metadata__annotations": {"a": "b" * 262_144}}, "annotations of 262145 bytes"),
     ],
 )
 async def test_a_result_that_cannot_be_an_answer_is_named(
-    changes: dict[str, Any], text: str
+    changes: dict[str, Any], text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    message = await fail(change(**changes))
+    message = await show(change(**changes), caplog)
     assert message.startswith("Cannot convert Shop ns/one from v1 to v2: Converter ")
     assert text in message
 
@@ -225,14 +250,16 @@ async def test_a_huge_result_is_an_answer() -> None:
 
 
 @pytest.mark.parametrize("position", [0, 150, 199])
-async def test_of_two_hundred_objects_the_one_that_fails_is_named(position: int) -> None:
+async def test_of_two_hundred_objects_the_one_that_fails_is_named(
+    position: int, caplog: pytest.LogCaptureFixture
+) -> None:
     objects: list[Any] = [{**V1, "metadata": {"name": f"shop-{n}"}} for n in range(200)]
     async with convert_by(upgrade) as site:
         response = await post(site, build(*objects))
         names = [each["metadata"]["name"] for each in response["convertedObjects"]]
         assert names == [each["metadata"]["name"] for each in objects]
     objects[position]["spec"] = {"address": 5}
-    message = await fail(upgrade, build(*objects))
+    message = await show(upgrade, caplog, build(*objects))
     assert message.startswith(f"Cannot convert Shop shop-{position} from v1 to v2: the object does")
 
 

@@ -11,7 +11,8 @@ from pydantic import Field
 
 import webop
 from webop.handlers.validation import check_registry
-from webop.models.versions import Passage, collect_versions, drop_nulls
+from webop.models.cel_rules import PRESERVE
+from webop.models.versions import Passage, adapt, collect_versions
 
 GROUP = "ways.webop.dev"
 
@@ -221,6 +222,10 @@ def test_other_results_are_errors(result: Any, text: str) -> None:
         convert(lambda _: result)
 
 
+TEXT, OBJECT = {"type": "string"}, {"type": "object"}
+INT_OR_STRING, BOTH = {"x-kubernetes-int-or-string": True}, {"a": 1, "b": "1"}
+
+
 class Null(webop.Struct):
     optional: int | None = None
     nullable: int | None = 5
@@ -243,20 +248,41 @@ def test_null_is_kept_only_where_it_differs_from_no_value() -> None:
     assert "status" not in converted
 
 
+def test_a_result_that_is_too_deep_for_a_response_is_an_error() -> None:
+    deep: Any = 1
+    for _ in range(250):  # with the object and the review around: one more than orjson writes
+        deep = {"a": deep}
+    body = {"apiVersion": f"{GROUP}/v1", "kind": "Hole", "metadata": {}, "spec": {}}
+    passage = Passage.begin(Hole, body)
+    with pytest.raises(ValueError, match="is not JSON"):
+        passage.end(Hole, Hole(spec=Null(free=deep)))
+
+
 @pytest.mark.parametrize(
     ("value", "schema", "expected"),
     [
         (5, {}, 5),
+        (None, {}, None),
         ({"a": None}, {}, {"a": None}),
-        ({"a": None}, {"properties": {"a": {}}}, {}),
-        ({"a": None}, {"properties": {"a": {"nullable": True}}}, {"a": None}),
-        ({"a": None}, {"additionalProperties": {"type": "string"}}, {}),
-        ({"a": None}, {"additionalProperties": {"nullable": True}}, {"a": None}),
-        ([{"a": None}], {"items": {"properties": {"a": {}}}}, [{}]),
+        ({"a": None}, {**OBJECT, "properties": {"a": TEXT}}, {}),
+        ({"a": None}, {**OBJECT, "properties": {"a": {**TEXT, "nullable": True}}}, {"a": None}),
+        ({"a": None}, {**OBJECT, "additionalProperties": TEXT}, {}),
+        ({"a": None, "b": 5}, {**OBJECT, PRESERVE: True}, {"a": None, "b": 5}),
+        ([{"a": None}], {"type": "array", "items": {**OBJECT, "properties": {"a": TEXT}}}, [{}]),
+        ({"a": 5, "b": "x"}, {**OBJECT, "additionalProperties": TEXT}, {"b": "x"}),
+        ({"a": 5, "b": "x"}, {**OBJECT, "properties": {"a": TEXT}}, {}),
+        ({"a": 5}, {**OBJECT, "properties": {"a": {**TEXT, "default": "y"}}}, {"a": "y"}),
+        (["x", 5, None], {"type": "array", "items": TEXT}, ["x"]),
+        ({"a": True}, {**OBJECT, "additionalProperties": {"type": "integer"}}, {}),
+        ({"a": 1.5}, {**OBJECT, "additionalProperties": {"type": "integer"}}, {}),
+        ({"a": 1}, {**OBJECT, "additionalProperties": {"type": "number"}}, {"a": 1}),
+        ({"a": 1, "b": "1", "c": 1.5}, {**OBJECT, "additionalProperties": INT_OR_STRING}, BOTH),
     ],
 )
-def test_nulls_are_dropped_by_the_schema(value: Any, schema: Any, expected: Any) -> None:
-    assert drop_nulls(value, schema) == expected
+def test_of_a_value_there_is_what_the_schema_can_have(
+    value: Any, schema: Any, expected: Any
+) -> None:
+    assert adapt(value, schema) == expected
 
 
 class Typed(pydantic.BaseModel):

@@ -11,10 +11,11 @@ stored so already, nothing is written. So the command can be interrupted and rep
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import click
@@ -37,6 +38,8 @@ from webop.errors import (
 )
 from webop.models.crd_comparison import list_drops
 from webop.models.crds import build_crds, get_storage_version, is_converted
+from webop.models.kept_content import find_records
+from webop.objects.names import join_names
 from webop.objects.resources import CRDS, Resource
 
 Json = dict[str, Any]
@@ -328,13 +331,24 @@ class _Migration:
             async with slots:
                 if len(self.failures) >= _MAX_FAILURES:
                     return
+                place = f"{namespace}/{name}" if namespace else name
+                call = Call("PATCH", path, params, b"{}", MERGE_PATCH)
                 try:
-                    await self._send(Call("PATCH", path, params, b"{}", MERGE_PATCH))
+                    made = await self._send(call)
+                    for record in find_records(made):  # its function may work now
+                        former = replace(resource, version=record.rpartition("/")[2])
+                        url = former.get_url(namespace=namespace, name=name)
+                        with contextlib.suppress(APINotFoundError):
+                            await self._send(Call("PATCH", url, params, b"{}", MERGE_PATCH))
+                            made = await self._send(call)
                 except (APINotFoundError, APIConflictError):
-                    pass  # it is gone, or somebody else has written it
+                    made = None  # it is gone, or somebody else has written it
                 except APIStatusError as exc:
-                    place = f"{namespace}/{name}" if namespace else name
                     self.failures.append(f"{resource.plural} {place}: {exc}")
+                    return
+                if made and (records := find_records(made)):
+                    text = f"cannot be converted; {join_names(records)} keeps what it was"
+                    self.failures.append(f"{resource.plural} {place}: it {text}")
                     return
             self.progress.add()
 

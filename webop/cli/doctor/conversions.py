@@ -10,11 +10,13 @@ from webop.cli.doctor.findings import Finding, approve, fail, note, warn
 from webop.cli.doctor.reachability import check_trust, explain
 from webop.errors import APIForbiddenError, APIStatusError
 from webop.models.crds import get_storage_version, is_converted
+from webop.models.kept_content import find_records
 from webop.models.versions import collect_versions
 from webop.objects.names import join_names
 from webop.objects.resources import CRDS, Resource
 
 _REASON = re.compile(r"conversion webhook for .+? failed: (.*)", re.DOTALL)
+_PAGE = "100"  # objects
 _LONGEST = 500  # characters of a reason
 
 
@@ -76,21 +78,23 @@ def judge_definition(definition: Json, versions: Collection[str], hub: str) -> I
 async def _read_all(context: Context, resources: list[Resource]) -> list[Finding]:
     """Read one object in all versions; it is converted if it is stored in another one.
 
-    Lists would be answered from the cache of the API server, also if no conversion works.
+    Lists are answered from the cache of the API server, also if no conversion works. But they show
+    which objects were converted without their functions: one of these is read.
     """
     trouble = ""
+    places: dict[bool, list[Json]] = {True: [], False: []}
     for resource in resources:
         try:
-            listed = await context.read(resource.get_url(), limit="1")
+            listed = await context.read(resource.get_url(), limit=_PAGE)
         except APIStatusError as exc:
             trouble = str(exc)
             continue
-        if not (items := listed.get("items")):
-            return [note("objects", "there are none to read")]
-        metadata = items[0]["metadata"]
-        where = metadata.get("namespace"), metadata["name"]
-        return [await _read(context, one, *where) for one in resources]
-    return [note("objects", f"not read: {trouble}")]
+        for item in listed.get("items") or ():
+            places[bool(find_records(item))].append(item["metadata"])
+    if not (found := places[True] + places[False]):
+        return [note("objects", f"not read: {trouble}" if trouble else "there are none to read")]
+    where = found[0].get("namespace"), found[0]["name"]
+    return [await _read(context, one, *where) for one in resources]
 
 
 async def _read(context: Context, resource: Resource, namespace: str | None, name: str) -> Finding:
@@ -107,5 +111,8 @@ async def _read(context: Context, resource: Resource, namespace: str | None, nam
         what, remedy = explain(reason)
         return fail(subject, f"{what}: {reason}", remedy)
     place = f"{namespace}/{name}" if namespace else name
+    if found and (records := find_records(found)):
+        text = f"{place} cannot be converted: {join_names(records)} keeps what it was"
+        return fail(subject, text, "Events of the object and the log say why. Correct it.")
     text = f"{place} can be read in this version" if found else f"{place} was just deleted"
     return approve(subject, text)

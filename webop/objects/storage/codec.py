@@ -20,6 +20,7 @@ import logging
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 import orjson
@@ -124,11 +125,13 @@ def measure_others(raw: Mapping[str, Any], patch: Mapping[str, Any], names: Coll
     merged = present if is_mapping(present) else {}
     if is_mapping(changes):
         merged = {**merged, **changes}
-    return sum(
-        measure(name) + measure(value)
-        for name, value in merged.items()
-        if value is not None and name not in names
-    )
+    left = merged.keys() - {*names}
+    return measure_all({name: merged[name] for name in left if merged[name] is not None})
+
+
+def measure_all(annotations: Mapping[str, Any]) -> int:
+    """Return the bytes that annotations take, as API servers count them."""
+    return sum(map(measure, chain.from_iterable(annotations.items())))
 
 
 def compress(essence: Mapping[str, Any], limit: int) -> str | None:

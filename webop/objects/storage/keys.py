@@ -41,6 +41,7 @@ DROPPED_IF_EMPTY: Final = (
 """Fields that are left out of an essence if they are empty."""
 
 DEFAULT_PREFIX: Final = "kopf.zalando.org"
+KEPT_PREFIX: Final = "kept.webop.dev"  # of what conversions keep (webop.models.kept_content)
 MARKER: Final = "kopf-managed"
 
 _SUBDOMAIN: Final = "." + DEFAULT_PREFIX
@@ -60,17 +61,18 @@ _INVALID: Final = re.compile(r"[^A-Za-z0-9._-]+")
 def find_managed_prefixes(annotations: Iterable[str]) -> tuple[str, ...]:
     """Find the prefixes under which operators of this family keep their state.
 
-    They are recognized by the default prefix or a subdomain of it, and others by the marker
-    beside them. Operators leave each other's annotations out of the comparison of states;
-    otherwise, two operators of one object would react to each other without end. The prefixes
-    have their slashes, as ``str.startswith`` takes them.
+    They are recognized by the default prefix or a subdomain of it, or that of conversions, and
+    others by the marker beside them. Operators leave each other's annotations out of the
+    comparison of states; otherwise, two operators of one object would react to each other without
+    end. The prefixes have their slashes, as ``str.startswith`` takes them.
     """
     prefixes: set[str] = set()
     for annotation in annotations:
         prefix, slash, name = annotation.partition("/")
         if not slash or prefix in prefixes:
             continue
-        if name == MARKER or prefix == DEFAULT_PREFIX or prefix.endswith(_SUBDOMAIN):
+        is_known = prefix in (DEFAULT_PREFIX, KEPT_PREFIX) or prefix.endswith(_SUBDOMAIN)
+        if is_known or name == MARKER:
             prefixes.add(prefix)
     return tuple(f"{prefix}/" for prefix in prefixes)
 

@@ -1,0 +1,196 @@
+"""What objects keep when they cannot be converted, and how it comes back."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from pydantic import Field
+
+import webop
+from webop.models.kept_content import Crossing, merge
+
+GROUP = "kept.webop.dev"
+LIMIT = 262_144
+
+
+class OldItem(webop.Struct):
+    name: str = ""
+    secret: int | None = None
+
+
+class OldSpec(webop.Struct):
+    size: int | str = 1
+    address: str | None = None
+    items: list[OldItem] = Field(default_factory=list)
+
+
+@webop.resource(GROUP, "v1", kind="Chest", stored=False)
+class ChestV1(webop.Model):
+    spec: OldSpec
+
+
+class NewItem(webop.Struct):
+    name: str = ""
+
+
+class NewSpec(webop.Struct):
+    size: int = 7
+    host: str | None = None
+    items: list[NewItem] = Field(default_factory=list)
+
+
+@webop.resource(GROUP, "v2", kind="Chest")
+class ChestV2(webop.Model):
+    spec: NewSpec
+
+
+@webop.resource(GROUP, "v3", kind="Chest", stored=False)
+class ChestV3(webop.Model):
+    spec: NewSpec
+
+
+ITEMS = [{"name": "a", "secret": 1}, {"name": "b", "secret": 2}]
+OLD: dict[str, Any] = {"size": "large", "address": "h:1", "items": ITEMS}
+SHOWN: dict[str, Any] = {"size": 7, "items": [{"name": "a"}, {"name": "b"}]}
+
+
+def build(version: str, spec: Any, **annotations: str) -> Any:
+    metadata = {"name": "one", "annotations": annotations} if annotations else {"name": "one"}
+    head = {"apiVersion": f"{GROUP}/{version}", "kind": "Chest"}
+    return {**head, "metadata": metadata, "spec": spec}
+
+
+def show(spec: Any = OLD, **annotations: str) -> Any:
+    return Crossing.begin(ChestV1, ChestV2, build("v1", spec, **annotations)).end()
+
+
+def change(**spec: Any) -> Any:
+    shown = show()
+    return {**shown, "spec": {**shown["spec"], **spec}}
+
+
+def go_back(body: Any, converted: Any = None, former: Any = None) -> Any:
+    as_old = (spec and build("v1", spec) for spec in (converted, former))
+    return Crossing.begin(ChestV2, ChestV1, body).end(*as_old)
+
+
+def test_what_both_versions_have_is_shown_and_all_is_kept() -> None:
+    shown = show(a="b")
+    assert shown["spec"] == SHOWN
+    assert shown["apiVersion"] == f"{GROUP}/v2"
+    annotations = shown["metadata"]["annotations"]
+    assert json.loads(annotations.pop(f"{GROUP}/v1")) == {"spec": OLD}
+    assert annotations == {"a": "b"}
+
+
+def test_an_object_that_was_not_changed_is_what_it_was() -> None:
+    crossing = Crossing.begin(ChestV2, ChestV1, show(a="b"))
+    assert not crossing.needs_function
+    assert crossing.end() == build("v1", OLD, a="b")
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"size": 8}, {"size": 8}),
+        ({"items": SHOWN["items"][::-1]}, {"items": ITEMS[::-1]}),
+        ({"items": SHOWN["items"][1:]}, {"items": ITEMS[1:]}),
+        (
+            {"items": [{"name": "a"}, {"name": "c"}]},
+            {"items": [ITEMS[0], {"name": "c", "secret": 2}]},
+        ),
+        (
+            {"items": [{"name": "c"}, *SHOWN["items"]]},
+            {"items": [{"name": "c"}, *ITEMS]},
+        ),
+    ],
+)
+def test_what_was_changed_is_changed_and_the_rest_comes_back(changes: Any, expected: Any) -> None:
+    assert not Crossing.begin(ChestV2, ChestV1, change(**changes)).needs_function
+    assert go_back(change(**changes))["spec"] == {**OLD, **expected}
+
+
+def test_what_has_no_place_on_the_way_back_is_kept_there() -> None:
+    changed = change(host="x")
+    back = go_back(changed)
+    assert back["spec"] == OLD
+    assert Crossing.begin(ChestV1, ChestV2, back).end()["spec"] == changed["spec"]
+
+
+def test_what_the_function_makes_of_a_change_is_changed() -> None:
+    repaired = change(size=5, host="x")
+    made = {"size": 5, "address": "x:1", "items": SHOWN["items"]}
+    assert go_back(repaired, made) == build("v1", {**made, "items": ITEMS})
+    # If the function can convert what was shown, too: only what it makes of the change.
+    former = {"size": 7, "address": "none:1", "items": SHOWN["items"]}
+    made = {**former, "size": 5}
+    assert go_back(change(size=5, host="x"), made, former)["spec"] == {**OLD, "size": 5}
+
+
+def test_kept_contents_of_further_versions_stay_whatever_a_function_does() -> None:
+    body = show()
+    crossing = Crossing.begin(ChestV2, ChestV3, body)
+    assert (
+        "annotations" not in crossing.body["metadata"]
+        or not crossing.body["metadata"]["annotations"]
+    )
+    converted = crossing.end(build("v3", SHOWN, other="x"))
+    assert converted["metadata"]["annotations"] == {
+        "other": "x",
+        **body["metadata"]["annotations"],
+    }
+
+
+def test_the_kept_content_of_the_own_version_is_no_longer_true() -> None:
+    body = build("v2", SHOWN, **{f"{GROUP}/v2": "{}"})
+    converted = Crossing.begin(ChestV2, ChestV3, body).end(build("v3", SHOWN))
+    assert not converted["metadata"].get("annotations")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "x", "5", "[]", "[[1, 2]]", "null", '{"a":' * 252 + "1" + "}" * 252, '{"a":' * 2000],
+)
+def test_an_edited_annotation_counts_as_nothing(text: str) -> None:
+    crossing = Crossing.begin(ChestV2, ChestV1, build("v2", SHOWN, **{f"{GROUP}/v1": text}))
+    assert crossing.kept is None
+    assert crossing.end()["spec"] == {**SHOWN}
+
+
+def test_an_edited_annotation_cannot_change_the_metadata() -> None:
+    text = json.dumps({"metadata": {"name": "x"}, "kind": "X", "apiVersion": "x/v1", "spec": {}})
+    crossing = Crossing.begin(ChestV2, ChestV1, build("v2", SHOWN, **{f"{GROUP}/v1": text}))
+    found = crossing.end()
+    assert (found["kind"], found["metadata"]["name"]) == ("Chest", "one")
+
+
+@pytest.mark.parametrize(("size", "text"), [(200_000, "too large"), (262_143, None)])
+def test_a_content_that_is_too_large_for_annotations_is_marked_if_possible(
+    size: int, text: str | None
+) -> None:
+    shown = show({**OLD, "address": "x" * 100_000}, a="b" * size)
+    annotations = shown["metadata"]["annotations"]
+    assert sum(map(len, (*annotations, *annotations.values()))) <= LIMIT
+    assert (annotations.get(f"{GROUP}/v1") or "").startswith(text or "")
+    assert (f"{GROUP}/v1" in annotations) is (text is not None)
+
+
+@pytest.mark.parametrize(
+    ("new", "old", "kept", "expected"),
+    [
+        (1, 1, 2, 2),
+        (3, 1, 2, 3),
+        ({}, {"a": 1}, {"a": 2, "b": 3}, {"b": 3}),
+        ({"a": 1, "c": 4}, {"a": 1}, {"a": 2, "b": 3}, {"a": 2, "b": 3, "c": 4}),
+        ({"a": {"b": 2}}, {"a": {"b": 1}}, {"a": {"b": 1, "c": 1}}, {"a": {"b": 2, "c": 1}}),
+        ([1, 2, 2], [2, 1], [20, 10], [10, 20, 2]),
+        ([1], [1, 2], [1, 2, 3], [1]),
+        ([{"a": 1, "b": 2}], [{"b": 2, "a": 1}], [5], [5]),
+        ([], [1], [2], []),
+        ({"a": 1}, {"a": 2}, 5, {"a": 1}),
+    ],
+)
+def test_changes_are_merged(new: Any, old: Any, kept: Any, expected: Any) -> None:
+    assert merge(new, old, kept) == expected

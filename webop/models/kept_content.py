@@ -1,0 +1,159 @@
+"""The content that objects keep in annotations where conversions cannot express it. Pure.
+
+API servers accept values that a class refuses, and functions of users fail. If conversions failed
+with them, one object would break each list of its kind. Instead, the other version shows what it
+can have of the same fields, and an annotation keeps the content as it was. On the way back, what
+was changed since is changed in that, too (:func:`merge`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Final
+
+import orjson
+import pydantic
+
+from webop.models.versions import (
+    adapt,
+    build_object,
+    get_content,
+    get_definition,
+    get_schema,
+    is_malformed,
+)
+from webop.objects.fields import ABSENT_FIELD
+from webop.objects.json_text import load
+from webop.objects.storage.codec import ANNOTATIONS_LIMIT, measure_all
+from webop.objects.storage.keys import KEPT_PREFIX
+
+Json = dict[str, Any]
+Model = type[pydantic.BaseModel]
+
+_TOO_LARGE: Final = "too large: a write in this version loses what it does not show"
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """An object on its way from one version to another one.
+
+    Attributes:
+        source: the model of the version that it has.
+        target: that of the other version.
+        body: the object, without what it keeps.
+        records: what it keeps of further versions, by annotations.
+        kept: the object as it was in the target version; None if it does not keep that.
+        shown: what it was shown as then, in the version of the source.
+    """
+
+    source: Model
+    target: Model
+    body: Json
+    records: Json
+    kept: Json | None = None
+    shown: Json | None = None
+
+    @classmethod
+    def begin(cls, source: Model, target: Model, body: Json) -> Crossing:
+        """Return an object as its annotations say; anybody can have edited these."""
+        if not (records := find_records(body)):
+            return cls(source, target, body, records)
+        annotations = body["metadata"]["annotations"].items()
+        body = _annotate(body, {name: text for name, text in annotations if name not in records})
+        records.pop(_name(source), None)  # it came from a copy in another version
+        with contextlib.suppress(TypeError, ValueError):
+            content = load(records.pop(_name(target), ""))
+            orjson.dumps([[[content]]])  # as deep as in a response
+            if isinstance(content, dict) and not is_malformed(content, get_schema(target)):
+                kept = build_object(target, body["metadata"], content)
+                return cls(source, target, body, records, kept, _copy(kept, source))
+        return cls(source, target, body, records)
+
+    @property
+    def needs_function(self) -> bool:
+        """Whether it must be called: by the paths of fields alone, something would be lost."""
+        return self.kept is None or self._loses(self._go_back(_copy(self.body, self.target)))
+
+    def end(self, converted: Json | None = None, former: Json | None = None) -> Json:
+        """Return the object in the version of the target.
+
+        Args:
+            converted: what the function makes of the object; None if it cannot convert it.
+            former: what the function makes of what the object was shown as.
+        """
+        found = self._go_back(converted or _copy(self.body, self.target), former)
+        records = self.records
+        if converted is None and (self.kept is None or self._loses(found)):
+            text = orjson.dumps(get_content(self.body)).decode()
+            records = {**records, _name(self.source): text}
+        annotations = found["metadata"].get("annotations") or {}
+        for name, text in records.items():
+            for each in (text, _TOO_LARGE):
+                if measure_all(more := {**annotations, name: each}) <= ANNOTATIONS_LIMIT:
+                    annotations = more
+                    break
+        return _annotate(found, annotations) if annotations else found
+
+    def _go_back(self, found: Json, former: Json | None = None) -> Json:
+        """Return what was kept with all changes since; if nothing was kept, what was found."""
+        if self.kept is None or self.shown is None:
+            return found
+        states = found, former or _copy(self.shown, self.target), self.kept
+        return build_object(self.target, found["metadata"], merge(*map(get_content, states)))
+
+    def _loses(self, found: Json) -> bool:
+        """Return whether an object would not be shown as the present one again."""
+        return get_content(_copy(found, self.source)) != get_content(self.body)
+
+
+def _annotate(body: Json, annotations: Json) -> Json:
+    return {**body, "metadata": {**body["metadata"], "annotations": annotations}}
+
+
+def find_records(body: Json) -> Json:
+    """Return the annotations with what an object was in versions that it was converted from."""
+    annotations = body["metadata"].get("annotations") or {}
+    return {name: annotations[name] for name in annotations if name.startswith(f"{KEPT_PREFIX}/")}
+
+
+def _name(model: Model) -> str:
+    return f"{KEPT_PREFIX}/{get_definition(model).version}"
+
+
+def _copy(body: Json, target: Model) -> Json:
+    """Return an object as another version can have it: fields of the same path and type."""
+    return build_object(target, body["metadata"], adapt(get_content(body), get_schema(target)))
+
+
+def merge(new: Any, old: Any, kept: Any) -> Any:
+    """Return a kept value, changed where a new one differs from an old one.
+
+    Items of lists have no names: those that did not change belong together, and so do the others,
+    in their order.
+    """
+    if new == old:
+        return kept
+    if isinstance(new, dict) and isinstance(old, dict) and isinstance(kept, dict):
+        merged = {}
+        for key in dict.fromkeys((*kept, *new)):
+            item = merge(*(side.get(key, ABSENT_FIELD) for side in (new, old, kept)))
+            if item is not ABSENT_FIELD:
+                merged[key] = item
+        return merged
+    are_lists = isinstance(new, list) and isinstance(old, list) and isinstance(kept, list)
+    if not are_lists or len(old) != len(kept):
+        return new
+    pairs: dict[bytes, deque[tuple[Any, Any]]] = {}
+    for pair in zip(old, kept, strict=True):
+        pairs.setdefault(_identify(pair[0]), deque()).append(pair)
+    same = [each.popleft() if (each := pairs.get(_identify(item))) else None for item in new]
+    others = chain.from_iterable(pairs.values())
+    found = [pair or next(others, (ABSENT_FIELD, ABSENT_FIELD)) for pair in same]
+    return [merge(item, *pair) for item, pair in zip(new, found, strict=True)]
+
+
+def _identify(item: Any) -> bytes:
+    return orjson.dumps(item, option=orjson.OPT_SORT_KEYS)
