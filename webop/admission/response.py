@@ -17,6 +17,7 @@ from webop.admission.review import Review
 from webop.calls.error_policy import describe
 from webop.errors import AdmissionError, PermanentError, TemporaryError, WebopError
 from webop.objects.fields import is_lossy, unwrap_mapping
+from webop.objects.names import is_label_value
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +25,6 @@ _RANKING = (AdmissionError, PermanentError, TemporaryError)
 
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 # The part after the prefix that API servers add (k8s.io/apiserver, pkg/audit).
-_AUDIT_KEY = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
 class PatchError(WebopError, TypeError):
@@ -110,8 +110,9 @@ def _build_audit_annotations(annotations: Mapping[str, str]) -> dict[str, str]:
     """Return the valid ones; API servers put the webhook's name before the keys."""
     usable = {}
     for key, value in annotations.items():
-        if _AUDIT_KEY.fullmatch(_clean(key)):
-            usable[_clean(key)] = _clean(value)
+        name = _clean(key)
+        if name and is_label_value(name):
+            usable[name] = _clean(value)
         else:
             logger.warning(
                 "Dropped the audit annotation %.99r: a key must have at most 63 letters, digits, "

@@ -7,7 +7,6 @@ Kubernetes API, admissionregistration.k8s.io/v1 and meta/v1 LabelSelector.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, Required
 
@@ -25,13 +24,10 @@ from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from webop.handlers.model import ABSENT, PRESENT, MatchCondition, MetaFilterToken
-from webop.objects.names import SUBDOMAIN
+from webop.objects.names import is_label_key, is_label_value
 
 MAX_CONDITIONS = 64  # of one webhook
 STRICT = ConfigDict(strict=True, extra="forbid", arbitrary_types_allowed=True)
-
-_PART = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-_MAX_PREFIX = 253
 
 
 def must_be(words: str) -> WrapValidator:
@@ -56,16 +52,14 @@ def _refuse(message: str) -> PydanticCustomError:
 
 
 def _check_name(text: str) -> str:
-    prefix, slash, name = text.rpartition("/")
-    has_prefix = len(prefix) <= _MAX_PREFIX and SUBDOMAIN.fullmatch(prefix) is not None
-    if not _PART.fullmatch(name) or (slash and not has_prefix):
+    if not is_label_key(text):
         raise _refuse("must be a name like 'app' or 'example.com/app', up to 63 characters long")
     return text
 
 
 def check_label(text: Any) -> Any:
     """Check a value of a label, if it is a string."""
-    if isinstance(text, str) and text and not _PART.fullmatch(text):
+    if isinstance(text, str) and not is_label_value(text):
         raise _refuse("must be up to 63 letters and digits, with '-', '_' or '.' only inside")
     return text
 

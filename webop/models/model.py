@@ -23,6 +23,7 @@ from pydantic_core import PydanticUndefined
 from webop.errors import ConfigurationError
 from webop.models.annotations import build, check_fields
 from webop.objects.fields import find_attribute
+from webop.objects.names import LABEL
 from webop.objects.resources import (
     Resource,
     Selector,
@@ -35,7 +36,7 @@ C = TypeVar("C", bound=pydantic.BaseModel)
 
 _is_group = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)+").fullmatch
 _is_kind = re.compile(r"[A-Za-z]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?").fullmatch
-_is_name = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?").fullmatch
+_is_name = LABEL.fullmatch
 
 
 RESERVED: Final = frozenset(

@@ -10,6 +10,9 @@ SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-
 LABEL: Final = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 """A DNS label (RFC 1035), such as ``shop-operator``: a name that all objects can have."""
 
+RFC1123_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+"""A DNS label that can begin with a digit: a name that namespaces and Services can have."""
+
 _NAME: Final = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 
 is_label_key = re.compile(rf"((?=.{{1,253}}/){SUBDOMAIN.pattern}/)?{_NAME}").fullmatch

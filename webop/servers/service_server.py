@@ -12,7 +12,6 @@ import datetime as dt
 import functools
 import logging
 import os
-import re
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -24,6 +23,7 @@ from webop.errors import (
     ConfigurationError,
     LoginError,
 )
+from webop.objects.names import RFC1123_LABEL
 from webop.servers.base import WebhookClientConfig, WebhookClientConfigService
 from webop.servers.certificates.sources import read_material
 from webop.servers.local import WebhookServer
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _SERVICE_VARIABLE = "WEBOP_SERVICE"
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -177,7 +176,7 @@ class WebhookServiceServer(WebhookServer):
                 f"The namespace of the Service {service!r} is not known: set namespace=."
             )
         for option, name in (("service", service), ("namespace", namespace)):
-            if not _NAME.fullmatch(name):
+            if not RFC1123_LABEL.fullmatch(name):
                 raise ConfigurationError(
                     f"{option}= of WebhookServiceServer must be a Kubernetes name: at most 63 "
                     f"lowercase letters, digits and '-'; got {name!r}."

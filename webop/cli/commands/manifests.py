@@ -7,7 +7,6 @@ import contextlib
 import ipaddress
 import logging
 import os
-import re
 import shlex
 from collections.abc import Iterator, Mapping
 from itertools import chain
@@ -33,14 +32,13 @@ from webop.cli.options import (
 from webop.handlers.registry import OperatorRegistry
 from webop.kopf_alias import is_aliased
 from webop.logs.sanitizing import escape
-from webop.objects.names import LABEL
+from webop.objects.names import LABEL, RFC1123_LABEL
 from webop.runtime.loading import guess_name
 
 logger = logging.getLogger(__name__)
 
 _HEAD = "# Made by: webop manifests"
 _ADVICE = "# Do not edit it: run the command again, and use kustomize for what has no option."
-_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _names, _scope, _others, _webhooks = map(
     build_option, ("Names", "Scope", "Replicas and other operators", "Webhooks")
 )
@@ -48,7 +46,7 @@ _kinds, _output = map(build_option, ("Handlers", "Output"))
 
 
 def _check_name(_: click.Context, param: click.Parameter, name: str | None) -> str | None:
-    pattern = _NAMESPACE if param.metavar == "NAMESPACE" else LABEL
+    pattern = RFC1123_LABEL if param.metavar == "NAMESPACE" else LABEL
     if name is not None and not pattern.fullmatch(name):
         raise click.BadParameter(
             f"must be lowercase letters, digits and '-', 63 at most, got {name!r}.", param=param
