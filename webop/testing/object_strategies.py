@@ -17,6 +17,7 @@ from webop.models.cel_costs import find_values
 from webop.models.cel_rules import INT_OR_STRING, LIST_KEYS, LIST_TYPE, RULES
 from webop.models.fitting import fit
 from webop.models.model import find_definition
+from webop.models.patterns import FORMATS
 from webop.models.schema import Schema, build_schema
 
 Strategy = st.SearchStrategy[Any]
@@ -158,9 +159,10 @@ def _build_list(schema: Schema) -> Strategy:
 
 def _build_string(schema: Schema) -> Strategy:
     low, high = schema.get("minLength", 0), schema.get("maxLength")
-    if (formatted := _FORMATS.get(schema.get("format", ""))) is not None:
-        return formatted
-    if pattern := schema.get("pattern"):
+    form, pattern = schema.get("format", ""), schema.get("pattern")
+    if form in _FORMATS and pattern == FORMATS.get(form):
+        return _FORMATS[form]
+    if pattern:
         texts = st.from_regex(pattern, alphabet=st.characters(codec="utf-8"))
         return texts.filter(lambda text: low <= len(text) <= (len(text) if high is None else high))
     limit = max(low, 8) if high is None else min(high, max(low, 8))
