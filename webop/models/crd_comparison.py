@@ -115,7 +115,9 @@ def _compare(old: Schema, new: Schema, path: str) -> Iterator[str]:
             where = f"{path}.{name}".lstrip(".")
             yield f"{where} becomes required, without a default: objects without it are refused"
     for where, before, after in _pair_parts(old, new, path):
-        if after is None:
+        if after is None and before is _ANYTHING:
+            yield f"{place} no longer keeps unknown fields: stored values are dropped"
+        elif after is None:
             yield f"{where} is removed: stored values are dropped"
         else:
             yield from _compare(before, after, where)
@@ -148,6 +150,8 @@ def _get_rest(schema: Schema) -> Schema | None:
 
 def _compare_limits(old: Schema, new: Schema, place: str) -> Iterator[str]:
     for key in (*_UPPER, *_LOWER):
+        if key.endswith("Items") and new.get("type") != "array":
+            continue  # of strings with a format, where they refuse what is no string
         if _is_narrower(old, new, key, -1 if key in _LOWER else 1):
             yield f"{place}: {key} becomes {new[key]}"
     for key in _EQUAL:

@@ -215,10 +215,12 @@ def test_what_clients_lose_is_named_beside_the_schema() -> None:
     spec["map"] = {"type": "object", "additionalProperties": {"type": "integer"}}
     later["properties"]["size"] = {"type": "integer", "minimum": 0, "exclusiveMinimum": True}
     later["properties"]["map"] = {"type": "object", "properties": {}}
+    version["schema"]["openAPIV3Schema"]["x-kubernetes-preserve-unknown-fields"] = True
     assert compare(present, wanted) == [
         "v1: the subresource scale goes: clients that use it fail",
         "v1: the subresource status comes: a status that is written with the object is ignored",
         "v1: .spec.engine can no longer be selected: clients that do so fail",
         "v1: spec.size: minimum becomes 0",
         "v1: spec.map[key] is removed: stored values are dropped",
+        "v1: the object no longer keeps unknown fields: stored values are dropped",
     ]

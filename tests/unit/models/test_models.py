@@ -323,6 +323,7 @@ def list_by(*keys: str) -> dict[str, Any]:
         ({**STRING, "nullable": True}, STRING, ["spec.x can no longer be null"]),
         ({**STRING, "default": "a"}, STRING, ["spec.x has no default any more"]),
         (STRING, {**STRING, "pattern": "a"}, ["spec.x: pattern becomes 'a'"]),
+        (STRING, {**STRING, "minItems": 1, "maxItems": 0}, []),
         (
             STRING,
             {**STRING, "x-kubernetes-validations": [{"rule": "self != ''"}]},
