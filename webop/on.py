@@ -429,7 +429,7 @@ def reconcile(*resource: ResourcePart, **options: Unpack[ReconcileOptions]) -> C
         _append(mine, registry)
         for kind in (*owns, *former):
             key = f"{full_id}/{kind}"
-            rest: dict[str, Any] = {"metadata_only": kind not in reads, "is_former": kind in former}
+            rest: dict[str, Any] = {"metadata_only": kind not in reads, "was_owned": kind in former}
             _append(ChildHandler(id=key, fn=fn, selector=kind, parent=full_id, **rest), registry)
         for kind, mapping in watches.items():
             check_signature(mapping, MappingHandler)

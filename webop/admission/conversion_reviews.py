@@ -31,8 +31,8 @@ from webop.context.operator_context import OperatorContext
 from webop.errors import MisfitError, ReviewError
 from webop.events.loggers import current_poster, warn
 from webop.handlers.model import ConversionHandler
-from webop.models.kept_content import Crossing
-from webop.models.versions import Passage, Versions, collect_versions, get_definition
+from webop.models.kept_content import VersionChange
+from webop.models.versions import FunctionCall, Versions, collect_versions, get_definition
 from webop.objects.field_errors import build_causes, is_validation_error, summarize
 from webop.servers.http.review_head import compute_budget
 from webop.servers.limits import Hosting
@@ -110,7 +110,7 @@ class ConversionService:
                 replicas know the kind (503).
         """
         request = _parse_request(payload)
-        current_poster.set(None)  # conversions have no effects
+        current_poster.set(None)  # of functions, as API servers convert objects again and again
         with open_span(_describe_span, request, headers) or NOT_TRACED as span:
             response = await self._serve(request)
             if span is not None:
@@ -164,21 +164,21 @@ class ConversionService:
 
     async def _take_step(self, request: _Request, handler: ConversionHandler, body: Json) -> Json:
         """Convert an object by a function; without it, if it fails."""
-        crossing = Crossing.begin(handler.source, handler.target, body)
-        if not crossing.needs_function:
-            return crossing.end()
+        step = VersionChange.begin(handler.source, handler.target, body)
+        if not step.needs_function:
+            return step.end()
         try:
             with self._count(handler):
-                converted = await self._call(request, handler, crossing.body)
+                converted = await self._call(request, handler, step.body)
         except ConversionError as exc:
             request.failure = exc.__cause__ or exc.__context__
             self._report(handler, body, exc)
-            return crossing.end()
-        former = None
-        if crossing.shown is not None:
+            return step.end()
+        shown_converted = None
+        if step.shown is not None:
             with contextlib.suppress(ConversionError):
-                former = await self._call(request, handler, crossing.shown)
-        return crossing.end(converted, former)
+                shown_converted = await self._call(request, handler, step.shown)
+        return step.end(converted, shown_converted)
 
     @contextlib.contextmanager
     def _count(self, handler: ConversionHandler) -> Iterator[None]:
@@ -226,13 +226,13 @@ class ConversionService:
         version = get_definition(handler.source).version
         doing, function = request.doing, self._functions[handler.id]
         try:
-            passage = Passage.begin(handler.source, body)
+            call = FunctionCall.begin(handler.source, body)
         except MisfitError as exc:
             text = f"{doing}: the object does not fit the model of {version}: {exc}"
             raise ConversionError(text) from None
         request.doing = f"{doing}: {handler}"
         try:
-            kwargs = {"model": passage.model}
+            kwargs = {"model": call.model}
             if handler.is_async:
                 result = unwrap(await asyncio.create_task(contain(function, kwargs)))
             else:
@@ -244,7 +244,7 @@ class ConversionService:
             text = f"{request.doing} failed: {_describe_failure(failure)}"
             raise ConversionError(text) from failure
         try:
-            converted = passage.end(handler.target, result)
+            converted = call.end(handler.target, result)
         except Exception as exc:  # noqa: BLE001  serializers can be the user's
             raise ConversionError(f"{request.doing}: {exc}.") from None
         request.doing = doing

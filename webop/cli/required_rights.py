@@ -239,7 +239,7 @@ def _list_child_needs(operator: Inspection) -> Iterator[Need]:
             where = operator.namespaces if one.namespaced else ()
             if isinstance(handler, ChildHandler):
                 use = f"needed for the children of {handler.parent}"
-                applying = () if handler.is_former else ("create", "patch")
+                applying = () if handler.was_owned else ("create", "patch")
                 verbs = ("get", *applying, "delete")
                 yield Need(one.group, one.plural, verbs, where, use=use)
             elif isinstance(handler, ReconcileHandler) and handler.owns:

@@ -41,7 +41,9 @@ def is_applied(entry: Mapping[str, Any]) -> bool:
     return entry.get("operation") == "Apply" and not entry.get("subresource")
 
 
-def take_over(found: Json, manager: str, former: str, content: Json | None) -> list[Json] | None:
+def take_over(
+    found: Json, manager: str, last_manager: str, content: Json | None
+) -> list[Json] | None:
     """Return the owners of fields after a manager has taken over what must go; None if nothing.
 
     An apply removes what its manager owns and leaves out. So it can remove:
@@ -54,7 +56,7 @@ def take_over(found: Json, manager: str, former: str, content: Json | None) -> l
     Args:
         found: the child.
         manager: the field manager.
-        former: the end of the name of the manager that has applied the child, by its labels.
+        last_manager: the end of the name of the manager that has applied the child, by its labels.
         content: what the manager has applied last, if it will apply the same again.
     """
     before = found["metadata"].get("managedFields") or []
@@ -62,7 +64,7 @@ def take_over(found: Json, manager: str, former: str, content: Json | None) -> l
     applied = {str(one.get("manager")): one for one in entries if is_applied(one)}
     mine = applied.get(manager)
     for name, entry in applied.items():
-        if mine is None and name.endswith(former):
+        if mine is None and name.endswith(last_manager):
             mine = entry
             entry["manager"] = manager
     if mine is None:

@@ -275,13 +275,13 @@ class ReconcileHandler(ResourceHandler):
 class ChildHandler(ResourceHandler):
     """A kind in ``owns=`` of a reconciler: its objects are watched, but the function is not called.
 
-    ``parent`` is the id of the reconciler; ``is_former`` is whether it is in ``formerly_owns=``.
+    ``parent`` is the id of the reconciler; ``was_owned`` is whether it is in ``formerly_owns=``.
     """
 
     title = "Children of"
 
     parent: str
-    is_former: bool = False
+    was_owned: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

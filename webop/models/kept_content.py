@@ -37,8 +37,8 @@ _TOO_LARGE: Final = "too large: a write in this version loses what it does not s
 
 
 @dataclass(frozen=True, slots=True)
-class Crossing:
-    """An object on its way from one version to another one.
+class VersionChange:
+    """The conversion of an object from one version to another one, with what it keeps.
 
     Attributes:
         source: the model of the version that it has.
@@ -57,7 +57,7 @@ class Crossing:
     shown: Json | None = None
 
     @classmethod
-    def begin(cls, source: Model, target: Model, body: Json) -> Crossing:
+    def begin(cls, source: Model, target: Model, body: Json) -> VersionChange:
         """Return an object as its annotations say; anybody can have edited these."""
         if not (records := find_records(body)):
             return cls(source, target, body, records)
@@ -77,14 +77,14 @@ class Crossing:
         """Whether it must be called: by the paths of fields alone, something would be lost."""
         return self.kept is None or self._loses(self._go_back(_copy(self.body, self.target)))
 
-    def end(self, converted: Json | None = None, former: Json | None = None) -> Json:
+    def end(self, converted: Json | None = None, shown_converted: Json | None = None) -> Json:
         """Return the object in the version of the target.
 
         Args:
             converted: what the function makes of the object; None if it cannot convert it.
-            former: what the function makes of what the object was shown as.
+            shown_converted: what the function makes of what the object was shown as.
         """
-        found = self._go_back(converted or _copy(self.body, self.target), former)
+        found = self._go_back(converted or _copy(self.body, self.target), shown_converted)
         records = self.records
         if converted is None and (self.kept is None or self._loses(found)):
             text = orjson.dumps(get_content(self.body)).decode()
@@ -97,11 +97,11 @@ class Crossing:
                     break
         return _annotate(found, annotations) if annotations else found
 
-    def _go_back(self, found: Json, former: Json | None = None) -> Json:
+    def _go_back(self, found: Json, shown_converted: Json | None = None) -> Json:
         """Return what was kept with all changes since; if nothing was kept, what was found."""
         if self.kept is None or self.shown is None:
             return found
-        states = found, former or _copy(self.shown, self.target), self.kept
+        states = found, shown_converted or _copy(self.shown, self.target), self.kept
         return build_object(self.target, found["metadata"], merge(*map(get_content, states)))
 
     def _loses(self, found: Json) -> bool:

@@ -190,8 +190,8 @@ def check_pair(source: object, target: object) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Passage:
-    """An object on its way through one function.
+class FunctionCall:
+    """The call of a function for one object.
 
     Attributes:
         body: the object in the version of the source.
@@ -204,7 +204,7 @@ class Passage:
     metadata: Any
 
     @classmethod
-    def begin(cls, source: Model, body: Json) -> Passage:
+    def begin(cls, source: Model, body: Json) -> FunctionCall:
         """Return an object as its model.
 
         Raises:

@@ -8,8 +8,7 @@ Handlers must not run far ahead of the writes: outcomes that are not written sta
 crash repeats their handlers. So a worker has a slot until its patch is written. Handlers that take
 long release their slot while they run, whatever they wait for, at the pace at which the API server
 accepts patches. So the number of slow handlers is not limited, and none delays the handlers of
-other objects. Reconcilers write most while they run: the more of them wait, the slower others
-start. While no write succeeds, work starts for one object after each of some pauses.
+other objects. While no write succeeds, work starts for one object after each of some pauses.
 
 All methods are sync. Use them in one event loop only.
 """

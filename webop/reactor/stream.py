@@ -192,7 +192,7 @@ class Stream:
 
     def _report_former(self, kind: str) -> None:
         """Log how many children are left of a kind that was in ``owns=`` before."""
-        former = [one.parent for one in self.ctx.handlers.children if one.is_former]
+        former = [one.parent for one in self.ctx.handlers.children if one.was_owned]
         if former:
             left = self.ctx.operator.children.count(kind, self.namespace, former)
             advice = "The next prune() deletes them." if left else "Remove it from formerly_owns=."

@@ -19,7 +19,7 @@ from webop.errors import ConfigurationError, MisfitError
 from webop.handlers.model import ConversionHandler
 from webop.handlers.registry import OperatorRegistry, get_default_registry
 from webop.models.fitting import dump, fit
-from webop.models.versions import Passage, Versions, collect_versions, get_definition
+from webop.models.versions import FunctionCall, Versions, collect_versions, get_definition
 from webop.objects.diffs import diff
 from webop.objects.field_errors import render_path
 
@@ -120,8 +120,8 @@ class _RoundTrip:
 
     def _convert(self, handler: ConversionHandler, body: Json, origin: Json) -> Json:
         try:
-            passage = Passage.begin(handler.source, body)
-            return passage.end(handler.target, self._call(handler, passage.model))
+            call = FunctionCall.begin(handler.source, body)
+            return call.end(handler.target, self._call(handler, call.model))
         except MisfitError as exc:
             version = get_definition(handler.source).version
             why = f"the object does not fit {version}: {exc}\nThe object: {_show(body)}"

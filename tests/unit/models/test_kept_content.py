@@ -9,7 +9,7 @@ import pytest
 from pydantic import Field
 
 import webop
-from webop.models.kept_content import Crossing, merge
+from webop.models.kept_content import VersionChange, merge
 
 GROUP = "kept.webop.dev"
 LIMIT = 262_144
@@ -63,7 +63,7 @@ def build(version: str, spec: Any, **annotations: str) -> Any:
 
 
 def show(spec: Any = OLD, **annotations: str) -> Any:
-    return Crossing.begin(ChestV1, ChestV2, build("v1", spec, **annotations)).end()
+    return VersionChange.begin(ChestV1, ChestV2, build("v1", spec, **annotations)).end()
 
 
 def change(**spec: Any) -> Any:
@@ -73,7 +73,7 @@ def change(**spec: Any) -> Any:
 
 def go_back(body: Any, converted: Any = None, former: Any = None) -> Any:
     as_old = (spec and build("v1", spec) for spec in (converted, former))
-    return Crossing.begin(ChestV2, ChestV1, body).end(*as_old)
+    return VersionChange.begin(ChestV2, ChestV1, body).end(*as_old)
 
 
 def test_what_both_versions_have_is_shown_and_all_is_kept() -> None:
@@ -86,9 +86,9 @@ def test_what_both_versions_have_is_shown_and_all_is_kept() -> None:
 
 
 def test_an_object_that_was_not_changed_is_what_it_was() -> None:
-    crossing = Crossing.begin(ChestV2, ChestV1, show(a="b"))
-    assert not crossing.needs_function
-    assert crossing.end() == build("v1", OLD, a="b")
+    step = VersionChange.begin(ChestV2, ChestV1, show(a="b"))
+    assert not step.needs_function
+    assert step.end() == build("v1", OLD, a="b")
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_an_object_that_was_not_changed_is_what_it_was() -> None:
     ],
 )
 def test_what_was_changed_is_changed_and_the_rest_comes_back(changes: Any, expected: Any) -> None:
-    assert not Crossing.begin(ChestV2, ChestV1, change(**changes)).needs_function
+    assert not VersionChange.begin(ChestV2, ChestV1, change(**changes)).needs_function
     assert go_back(change(**changes))["spec"] == {**OLD, **expected}
 
 
@@ -116,7 +116,7 @@ def test_what_has_no_place_on_the_way_back_is_kept_there() -> None:
     changed = change(host="x")
     back = go_back(changed)
     assert back["spec"] == OLD
-    assert Crossing.begin(ChestV1, ChestV2, back).end()["spec"] == changed["spec"]
+    assert VersionChange.begin(ChestV1, ChestV2, back).end()["spec"] == changed["spec"]
 
 
 def test_what_the_function_makes_of_a_change_is_changed() -> None:
@@ -131,12 +131,9 @@ def test_what_the_function_makes_of_a_change_is_changed() -> None:
 
 def test_kept_contents_of_further_versions_stay_whatever_a_function_does() -> None:
     body = show()
-    crossing = Crossing.begin(ChestV2, ChestV3, body)
-    assert (
-        "annotations" not in crossing.body["metadata"]
-        or not crossing.body["metadata"]["annotations"]
-    )
-    converted = crossing.end(build("v3", SHOWN, other="x"))
+    step = VersionChange.begin(ChestV2, ChestV3, body)
+    assert "annotations" not in step.body["metadata"] or not step.body["metadata"]["annotations"]
+    converted = step.end(build("v3", SHOWN, other="x"))
     assert converted["metadata"]["annotations"] == {
         "other": "x",
         **body["metadata"]["annotations"],
@@ -145,7 +142,7 @@ def test_kept_contents_of_further_versions_stay_whatever_a_function_does() -> No
 
 def test_the_kept_content_of_the_own_version_is_no_longer_true() -> None:
     body = build("v2", SHOWN, **{f"{GROUP}/v2": "{}"})
-    converted = Crossing.begin(ChestV2, ChestV3, body).end(build("v3", SHOWN))
+    converted = VersionChange.begin(ChestV2, ChestV3, body).end(build("v3", SHOWN))
     assert not converted["metadata"].get("annotations")
 
 
@@ -154,15 +151,15 @@ def test_the_kept_content_of_the_own_version_is_no_longer_true() -> None:
     ["", "x", "5", "[]", "[[1, 2]]", "null", '{"a":' * 252 + "1" + "}" * 252, '{"a":' * 2000],
 )
 def test_an_edited_annotation_counts_as_nothing(text: str) -> None:
-    crossing = Crossing.begin(ChestV2, ChestV1, build("v2", SHOWN, **{f"{GROUP}/v1": text}))
-    assert crossing.kept is None
-    assert crossing.end()["spec"] == {**SHOWN}
+    step = VersionChange.begin(ChestV2, ChestV1, build("v2", SHOWN, **{f"{GROUP}/v1": text}))
+    assert step.kept is None
+    assert step.end()["spec"] == {**SHOWN}
 
 
 def test_an_edited_annotation_cannot_change_the_metadata() -> None:
     text = json.dumps({"metadata": {"name": "x"}, "kind": "X", "apiVersion": "x/v1", "spec": {}})
-    crossing = Crossing.begin(ChestV2, ChestV1, build("v2", SHOWN, **{f"{GROUP}/v1": text}))
-    found = crossing.end()
+    step = VersionChange.begin(ChestV2, ChestV1, build("v2", SHOWN, **{f"{GROUP}/v1": text}))
+    found = step.end()
     assert (found["kind"], found["metadata"]["name"]) == ("Chest", "one")
 
 

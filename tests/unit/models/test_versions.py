@@ -12,7 +12,7 @@ from pydantic import Field
 import webop
 from webop.handlers.validation import check_registry
 from webop.models.cel_rules import PRESERVE
-from webop.models.versions import Passage, adapt, collect_versions
+from webop.models.versions import FunctionCall, adapt, collect_versions
 
 GROUP = "ways.webop.dev"
 
@@ -142,9 +142,9 @@ BODY: dict[str, Any] = {
 
 def convert(change: Any) -> dict[str, Any]:
     body = copy.deepcopy(BODY)
-    passage = Passage.begin(BoxV1, body)
-    result = change(passage.model)
-    converted = passage.end(BoxV2, result)
+    call = FunctionCall.begin(BoxV1, body)
+    result = change(call.model)
+    converted = call.end(BoxV2, result)
     assert body == BODY
     return converted
 
@@ -242,8 +242,8 @@ class Hole(webop.Model):
 def test_null_is_kept_only_where_it_differs_from_no_value() -> None:
     spec = {"optional": None, "nullable": None, "free": {"x": None}}
     body = {"apiVersion": f"{GROUP}/v1", "kind": "Hole", "metadata": {"name": "a"}, "spec": spec}
-    passage = Passage.begin(Hole, body)
-    converted = passage.end(Hole, passage.model)
+    call = FunctionCall.begin(Hole, body)
+    converted = call.end(Hole, call.model)
     assert converted["spec"] == {"nullable": None, "items": [], "free": {"x": None}}
     assert "status" not in converted
 
@@ -253,9 +253,9 @@ def test_a_result_that_is_too_deep_for_a_response_is_an_error() -> None:
     for _ in range(250):  # with the object and the review around: one more than orjson writes
         deep = {"a": deep}
     body = {"apiVersion": f"{GROUP}/v1", "kind": "Hole", "metadata": {}, "spec": {}}
-    passage = Passage.begin(Hole, body)
+    call = FunctionCall.begin(Hole, body)
     with pytest.raises(ValueError, match="is not JSON"):
-        passage.end(Hole, Hole(spec=Null(free=deep)))
+        call.end(Hole, Hole(spec=Null(free=deep)))
 
 
 @pytest.mark.parametrize(
@@ -296,9 +296,9 @@ class Typed(pydantic.BaseModel):
 
 def test_metadata_can_be_a_dict() -> None:
     webop.resource("typed.webop.dev", "v2", kind="Box")(Typed)
-    passage = Passage.begin(Typed, BODY)
-    model: Any = passage.model
+    call = FunctionCall.begin(Typed, BODY)
+    model: Any = call.model
     model.metadata["labels"] = {"c": "d"}
-    converted = passage.end(Typed, model)
+    converted = call.end(Typed, model)
     assert converted["metadata"]["labels"] == {"c": "d"}
     assert converted["metadata"]["managedFields"] == BODY["metadata"]["managedFields"]

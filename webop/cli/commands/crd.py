@@ -178,6 +178,8 @@ async def _apply(
             problems += _find_problems(present, wanted, converted)
         if problems:
             title = "These changes break stored objects or clients:"
+            if not any(found.values()):  # so nothing is stored yet
+                title = "These versions lose fields of each other:"
             click.echo("\n".join((title, *problems)), err=True)
         for wanted in definitions:  # the API server must accept all of them first
             await _send(client, wanted, is_dry=True, is_forced=is_taking_over)

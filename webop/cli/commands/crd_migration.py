@@ -211,8 +211,8 @@ class _Migration:
         for _ in range(_PASSES):
             definition = await self._read()
             storage = get_storage_version(definition)
-            former = definition["status"]["storedVersions"]
-            if former == [storage]:
+            stored = definition["status"]["storedVersions"]
+            if stored == [storage]:
                 click.echo(f"{self.name}: all objects are stored as {storage}")
                 return True
             self._check_drops(definition, storage)
@@ -232,7 +232,7 @@ class _Migration:
             except APIConflictError:
                 click.echo(f"{self.name}: the definition has changed; beginning again", err=True)
                 continue
-            gone = ", ".join(each for each in former if each != storage)
+            gone = ", ".join(each for each in stored if each != storage)
             click.echo(
                 f"{self.name}: {self.progress.count} objects are stored as {storage}; {gone} can "
                 "be removed from the definition"
@@ -336,8 +336,8 @@ class _Migration:
                 try:
                     made = await self._send(call)
                     for record in find_records(made):  # its function may work now
-                        former = replace(resource, version=record.rpartition("/")[2])
-                        url = former.get_url(namespace=namespace, name=name)
+                        older = replace(resource, version=record.rpartition("/")[2])
+                        url = older.get_url(namespace=namespace, name=name)
                         with contextlib.suppress(APINotFoundError):
                             await self._send(Call("PATCH", url, params, b"{}", MERGE_PATCH))
                             made = await self._send(call)

@@ -44,10 +44,10 @@ TAKE_OVER = (
 )
 
 _WAITING = {
-    "HandlerFailed": "a handler failed for good",
-    "Misfit": "an object did not fit the model of its handlers",
+    "HandlerFailed": "in the last hour, a handler failed and is not retried",
+    "Misfit": "in the last hour, an object did not fit the model of its handlers",
 }
-_CORRECT = "If this is not mended yet, correct the object or the operator. All of them:"
+_CORRECT = "If this is not fixed yet, correct the object or the operator. All of them:"
 _UNMANAGED = "Set settings.admission.managed. If you wrote them yourself, use --managed NAME."
 
 Found = dict[tuple[str, WebhookType], Configuration]  # by the name and the kind
@@ -331,5 +331,5 @@ async def check_events(context: Context) -> list[Finding]:
         for kind, texts in found.items():
             named = join_names((f"{name} ({text:.200})" for name, text in texts.items()), 3)
             remedy = f"{_CORRECT} kubectl get events -A --field-selector reason={reason}"
-            findings.append(warn(kind, f"{words}, an Event of the last hour says: {named}", remedy))
+            findings.append(warn(kind, f"{words}: {named}", remedy))
     return findings
