@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 
-from webop.objects.resources import Resource
+from webop.models.model import advise_creation
+from webop.objects.resources import Resource, Selector
 
 
 class ClusterView:
@@ -59,6 +60,15 @@ class ClusterView:
     def has(self, resource: Resource) -> bool:
         """Return whether a resource has been discovered."""
         return resource in self._resources
+
+    def explain_absence(self, selector: Selector) -> str:
+        """Return why the cluster has no kind of a selector, and what helps; "" if it has one."""
+        if selector.select(self._resources):
+            return ""
+        if rivals := selector.list_rivals(self._resources):
+            return f"{selector} is ambiguous: {rivals}. Write one of these in the decorator."
+        advice = advise_creation(selector) or selector.suggest(self._resources, self.served_groups)
+        return f"{selector} is not in the cluster yet. Waiting for its definition (CRD).{advice}"
 
     def subscribe(self, listener: Callable[[], None]) -> None:
         """Call a function after each discovery, and when other namespaces are served."""

@@ -329,15 +329,15 @@ class Selector:
         is_other = bool(alike) and alike[0] != self.group
         return f" Did you mean the API group {alike[0]}?" if is_other else ""
 
-    def is_ambiguous(self, resources: Iterable[Resource]) -> bool:
-        """Return whether one kind is meant, but several have the name: none is served then."""
-        return self.is_specific and len(self.find_candidates(resources)) > 1
+    def list_rivals(self, resources: Iterable[Resource]) -> str:
+        """Return the kinds that have the name if one is meant, but none served; "" otherwise."""
+        found = self.find_candidates(resources) if self.is_specific else ()
+        return ", ".join(sorted(map(str, found))) if len(found) > 1 else ""
 
     def select(self, resources: Iterable[Resource]) -> Collection[Resource]:
         """Return the resources to serve: none if the selector is ambiguous.
 
-        :meth:`is_ambiguous` and :meth:`find_candidates` distinguish an ambiguous selector from one
-        that matches nothing.
+        :meth:`list_rivals` distinguishes an ambiguous selector from one that matches nothing.
         """
         candidates = self.find_candidates(resources)
         return set() if self.is_specific and len(candidates) > 1 else candidates

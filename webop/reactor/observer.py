@@ -16,11 +16,9 @@ from webop.aio.backoff import Backoff, Once
 from webop.client.api import Client
 from webop.client.discovery import discover
 from webop.client.http.requests import Selection
-from webop.context.cluster_view import ClusterView
 from webop.context.operator_context import OperatorContext
 from webop.errors import APIError
 from webop.handlers.registry import ResourceHandlers
-from webop.models.model import advise_creation
 from webop.objects.names import join_names
 from webop.objects.resources import CRDS, NAMESPACES, Resource, Selector
 from webop.reactor.cluster_changes import (
@@ -144,12 +142,11 @@ class Observer:
         """Return why kinds of handlers are not served: they are missing, or not unique."""
         if not self.scanned.is_set():
             return []
-        view, handlers = (
-            self._operator.cluster_view,
-            self._operator.registry.select_resource_handlers(),
-        )
+        view = self._operator.cluster_view
+        handlers = self._operator.registry.select_resource_handlers()
         needed = {each.selector for each in handlers if each.selector and not each.when_kind_exists}
-        return sorted(filter(None, (_explain_absence(selector, view) for selector in needed)))
+        absences = (view.explain_absence(one) for one in needed if one.is_specific)
+        return sorted(filter(None, absences))
 
     def list_troubles(self) -> list[str]:
         """Return the watches that do not work, and why; watches that are starting do not count."""
@@ -276,7 +273,8 @@ class Observer:
     def _match_selectors(self) -> dict[Resource, list[Selector]]:
         """Match the selectors with the resources; log what is ambiguous or absent."""
         matched: dict[Resource, list[Selector]] = {}
-        resources = self._operator.cluster_view.resources
+        view = self._operator.cluster_view
+        resources = view.resources
         self._missing.clear()
         if not self._is_following:
             reviewed = self._operator.registry.collect_selectors()
@@ -286,7 +284,7 @@ class Observer:
             if selector is None:
                 continue
             found = selector.select(resources)
-            problem = _explain_absence(selector, self._operator.cluster_view)
+            problem = view.explain_absence(selector) if selector.is_specific else ""
             if problem and (candidates := selector.find_candidates(resources)):
                 found = [
                     resource
@@ -427,14 +425,3 @@ class Observer:
         if selected != self._operator.cluster_view.namespaces:
             self._operator.cluster_view.serve(selected)
             self._changed.set()
-
-
-def _explain_absence(selector: Selector, view: ClusterView) -> str:
-    """Return why the cluster does not have the one kind of a selector; "" if it has it."""
-    if not selector.is_specific or selector.select(view.resources):
-        return ""
-    if found := selector.find_candidates(view.resources):
-        names = ", ".join(sorted(resource.name for resource in found))
-        return f"{selector} is ambiguous: {names}. Write one of these in the decorator."
-    advice = advise_creation(selector) or selector.suggest(view.resources, view.served_groups)
-    return f"{selector} is not in the cluster yet. Waiting for its definition (CRD).{advice}"

@@ -436,19 +436,11 @@ class ConfigurationManager:
 
     def _report_absent(self) -> None:
         """Warn once of each handler that has no webhook, or a dangerous one."""
-        resources = self._operator.cluster_view.resources
+        view = self._operator.cluster_view
         for handler in self._handlers:
-            selector = handler.selector
-            if selector is None or selector.select(resources):
-                continue
-            absence = f"{handler} is not in the webhook configurations: {selector}"
-            text = f"{absence} is not in the cluster yet."
-            text += selector.suggest(resources, self._operator.cluster_view.served_groups)
-            if selector.is_ambiguous(resources):
-                names = ", ".join(sorted(r.name for r in selector.find_candidates(resources)))
-                text = f"{absence} is ambiguous: {names}."
-            self._warn_once(text)
-        for text in list_dangers(self._handlers, resources):
+            if handler.selector and (absence := view.explain_absence(handler.selector)):
+                self._warn_once(f"{handler} is not in the webhook configurations: {absence}")
+        for text in list_dangers(self._handlers, view.resources):
             self._warn_once(text)
 
     def _warn_once(self, text: str) -> None:

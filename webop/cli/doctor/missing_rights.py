@@ -9,7 +9,6 @@ from webop.cli.doctor.check_context import Context, Json
 from webop.cli.doctor.findings import Finding, Level, approve, warn
 from webop.cli.required_rights import Need, list_needs
 from webop.models.model import advise_creation
-from webop.objects.names import join_names
 from webop.objects.rights import parse_right
 from webop.servers.certificates.secret import parse_secret
 
@@ -79,8 +78,8 @@ def list_unknown(context: Context) -> Iterator[Finding]:
         if not remedy:
             remedy = "Create its CRD: kubectl apply -f CRD.yaml"
             hint = selector.suggest(context.resources, {one.group for one in context.resources})
-        if names := sorted(map(str, selector.find_candidates(context.resources))):
-            what, hint = f"ambiguous: {join_names(names)}", ""
+        if rivals := selector.list_rivals(context.resources):
+            what, hint = f"ambiguous: {rivals}", ""
             remedy = "Name the API group as well."
         effect = "its handlers are not called, and " if selector in handled else ""
         text = f"{what}: {effect}its permissions were not checked{hint and f'.{hint}'}"

@@ -161,9 +161,8 @@ def find_kinds(
                 f"{user}: cannot find the kinds of {what} without a cluster. Add --cluster."
             )
         elif found := selector.find_candidates(known):
-            if selector.is_ambiguous(known):
-                names = ", ".join(sorted(map(str, found)))
-                raise ConfigurationError(f"{user}: {selector} is ambiguous: {names}.")
+            if rivals := selector.list_rivals(known):
+                raise ConfigurationError(f"{user}: {selector} is ambiguous: {rivals}.")
             kinds.update(found)
         elif (assumed := _assume(selector)) is not None:
             if selector.version is None and any(map(selector.check, kinds)):
