@@ -17,13 +17,12 @@ from typing import Any, Final
 import orjson
 import pydantic
 
+from webop.models import structural
 from webop.models.versions import (
-    adapt,
     build_object,
     get_content,
     get_definition,
     get_schema,
-    is_malformed,
 )
 from webop.objects.fields import ABSENT_FIELD
 from webop.objects.json_text import load
@@ -67,7 +66,8 @@ class VersionChange:
         with contextlib.suppress(TypeError, ValueError):
             content = load(records.pop(_name(target), ""))
             orjson.dumps([[[content]]])  # as deep as in a response
-            if isinstance(content, dict) and not is_malformed(content, get_schema(target)):
+            schema = get_schema(target)
+            if isinstance(content, dict) and not structural.is_malformed(content, schema):
                 kept = build_object(target, body["metadata"], content)
                 return cls(source, target, body, records, kept, _copy(kept, source))
         return cls(source, target, body, records)
@@ -125,7 +125,8 @@ def _name(model: Model) -> str:
 
 def _copy(body: Json, target: Model) -> Json:
     """Return an object as another version can have it: fields of the same path and type."""
-    return build_object(target, body["metadata"], adapt(get_content(body), get_schema(target)))
+    content = structural.fit(get_content(body), get_schema(target), drops_misfits=True)
+    return build_object(target, body["metadata"], content)
 
 
 def merge(new: Any, old: Any, kept: Any) -> Any:

@@ -7,8 +7,6 @@ in another way, and refuses what it cannot say: the message names the field and 
 from __future__ import annotations
 
 import json
-import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NoReturn
@@ -33,6 +31,7 @@ from webop.models.cel_rules import (
 from webop.models.fitting import FORM
 from webop.models.model import build_rules, escape, find_definition
 from webop.models.patterns import FORMATS, adapt_pattern, build_url
+from webop.models.structural import find_faults
 
 Schema = dict[str, Any]
 
@@ -311,7 +310,7 @@ class _Converter:
         }
         if add := adders.get(kind or ""):
             add(schema, node, path)
-        if not _fits(schema.get("default"), schema):
+        if "default" in schema and any(find_faults(schema["default"], schema)):
             self._refuse(path, "default")
         return _make_nullable(schema) if schema.get("nullable") else schema
 
@@ -551,28 +550,6 @@ def _name_limits(node: Schema) -> Schema:
 def _name_type(value: Any) -> str:
     names = {bool: "boolean", int: "integer", float: "number", str: "string"}
     return names.get(type(value), "object")
-
-
-def _has_type(value: Any, kind: str) -> bool:
-    found = "array" if isinstance(value, list) else _name_type(value)
-    return kind in (found, "any") or (kind == "number" and found == "integer")
-
-
-def _fits(value: Any, schema: Schema) -> bool:
-    """Return whether API servers accept a default; pydantic does not check its type."""
-    kind, values = schema.get("type"), find_values(schema)
-    if value is None:
-        return True
-    if (isinstance(value, float) and not math.isfinite(value)) or (values and value not in values):
-        return False
-    if kind is not None and not _has_type(value, kind):
-        return False
-    if isinstance(value, dict):
-        fields, more = schema.get("properties", {}), schema.get("additionalProperties", {})
-        return all(_fits(item, fields.get(name, more)) for name, item in value.items())
-    if isinstance(value, list):
-        return all(_fits(item, schema.get("items", {})) for item in value)
-    return "format" not in schema or bool(re.search(schema.get("pattern", ""), str(value)))
 
 
 def shorten_descriptions(schema: Schema, limit: int) -> Schema:

@@ -16,10 +16,9 @@ import orjson
 import pydantic
 
 from webop.errors import ConfigurationError
-from webop.models.cel_rules import EMBEDDED, INT_OR_STRING, PRESERVE
+from webop.models import structural
 from webop.models.fitting import dump_whole, fit
 from webop.models.model import Definition, find_definition, list_models
-from webop.objects.fields import ABSENT_FIELD
 from webop.objects.names import is_label_key, is_label_value
 from webop.objects.storage.codec import ANNOTATIONS_LIMIT, measure_all
 
@@ -30,15 +29,6 @@ Json = dict[str, Any]
 Model = type[pydantic.BaseModel]
 
 _HEAD = ("apiVersion", "kind", "metadata")
-_TYPES: dict[str, tuple[type, ...]] = {
-    "object": (dict,),
-    "array": (list,),
-    "string": (str,),
-    "boolean": (bool,),
-    "integer": (int,),
-    "number": (int, float),
-    INT_OR_STRING: (int, str),
-}
 _FREE: tuple[str, ...] = ("labels", "annotations")  # the metadata that conversions may change
 
 
@@ -229,11 +219,11 @@ class FunctionCall:
             kind = "nothing" if result is None else f"a {type(result).__name__}"
             raise ValueError(f"it must return a {target.__name__}, but returned {kind}")  # noqa: TRY004
         content, schema = get_content(dump_whole(result)), get_schema(target)
-        if is_malformed(content, schema):
+        if structural.is_malformed(content, schema):
             raise ValueError(
                 "it returned an embedded object with a wrong apiVersion, kind or metadata"
             )
-        content = adapt(content, schema)
+        content = structural.fit(content, schema, drops_misfits=True)
         found = build_object(target, self._merge_metadata(result), content)
         try:
             orjson.dumps([[[found]]])  # as in the response, which would fail and name no object
@@ -309,68 +299,3 @@ def build_object(model: Model, metadata: Json, content: Json) -> Json:
     definition = get_definition(model)
     head = {"apiVersion": definition.api_version, "kind": definition.kind, "metadata": metadata}
     return head | get_content(content)
-
-
-def adapt(value: Any, schema: Schema) -> Any:
-    """Return what a schema can have of a value, with its defaults.
-
-    Of what it cannot have, such as null where that is not allowed, there is no value.
-    """
-    if value is None:
-        return None if schema.get("nullable") or not schema else ABSENT_FIELD
-    kinds = _TYPES.get(INT_OR_STRING if INT_OR_STRING in schema else schema.get("type", ""))
-    if kinds is None:
-        return value
-    if type(value) not in kinds or (EMBEDDED in schema and is_malformed(value, schema)):
-        return ABSENT_FIELD
-    if isinstance(value, list):
-        items = (adapt(item, schema["items"]) for item in value)
-        return [item for item in items if item is not ABSENT_FIELD]
-    if not isinstance(value, dict):
-        return value
-    parts, more = schema.get("properties", {}), schema.get("additionalProperties")
-    found = {}
-    for key in dict.fromkeys((*value, *parts)):
-        part = parts.get(key, more)
-        if part is None:
-            item = value[key] if PRESERVE in schema else ABSENT_FIELD
-        else:
-            item = adapt(value[key], part) if key in value else ABSENT_FIELD
-            if item is ABSENT_FIELD and "default" in part:
-                item = adapt(part["default"], part)
-        if item is not ABSENT_FIELD:
-            found[key] = item
-    return found
-
-
-class _EmbeddedMetadata(pydantic.BaseModel, strict=True, extra="forbid"):
-    """The fields of metadata that embedded objects have, with the types that they need."""
-
-    name: str | None = None
-    namespace: str | None = None
-    generateName: str | None = None  # noqa: N815
-    labels: dict[str, str | None] | None = None
-    annotations: dict[str, str | None] | None = None
-    creationTimestamp: None = None  # noqa: N815
-
-
-class _EmbeddedObject(pydantic.BaseModel, strict=True):
-    apiVersion: str = ""  # noqa: N815
-    kind: str = ""
-    metadata: _EmbeddedMetadata | None = None
-
-
-def is_malformed(value: Any, schema: Schema) -> bool:
-    """Return whether API servers refuse an embedded object, and with it the whole response."""
-    if isinstance(value, list):
-        return any(is_malformed(item, schema.get("items", {})) for item in value)
-    if not (schema and isinstance(value, dict)):
-        return False
-    if EMBEDDED in schema:
-        try:
-            _EmbeddedObject.model_validate(value)
-        except pydantic.ValidationError:
-            return True
-    parts, more = schema.get("properties", {}), schema.get("additionalProperties") or {}
-    inner = ((key, item) for key, item in value.items() if isinstance(item, (dict, list)))
-    return any(is_malformed(item, parts.get(key, more)) for key, item in inner)

@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 from webop.models.crd_comparison import compare
-from webop.testing.apiserver.schemas import find_faults, fit
+from webop.models.structural import find_faults, fit
 
 Json = dict[str, Any]
 

@@ -296,6 +296,10 @@ def test_each_type_has_its_schema(annotation: Any, schema: Schema) -> None:
         (str, Field(default_factory=lambda: str(uuid.uuid4())), STRING),  # no default in the schema
         (Part, Part(part_name="x"), {**PART, "default": {"partName": "x", "count": 1}}),
         (Part, Field(default_factory=Part), PART),  # type: ignore[arg-type]
+        (
+            Annotated[str, Field(pattern=r"^[[:alpha:]]\pL$")],
+            *("xé", {**STRING, "pattern": r"^[[:alpha:]]\pL$", "default": "xé"}),
+        ),
         (Source | None, None, None),
     ],
 )
@@ -361,6 +365,8 @@ def test_what_kubernetes_cannot_say_is_named_with_the_field(annotation: Any, mes
         (dt.datetime, dt.datetime(2026, 1, 1)),  # noqa: DTZ001 - without a time zone
         (list[dt.datetime], [dt.datetime(2026, 1, 1)]),  # noqa: DTZ001
         (Literal["a"], "b"),
+        (Annotated[int, Field(le=5)], 6),
+        (Annotated[str, Field(pattern="^a")], "b"),
     ],
 )
 def test_a_default_that_api_servers_refuse_is_an_error_at_import(

@@ -6,7 +6,8 @@ from typing import Any
 
 import orjson
 
-from . import schemas
+from webop.models import structural
+
 from .kinds import Kind
 from .messages import Json, Refusal, Request, refuse_body
 
@@ -70,7 +71,7 @@ def parse_object(kind: Kind, request: Request) -> Json:
     if raw.get("apiVersion", "") != kind.api_version:
         raise refuse_body("the API version in the data does not match the expected API version")
     if not kind.is_custom:
-        fault = next(schemas.find_faults(schemas.fit(raw, kind.schema), kind.schema), "")
+        fault = next(structural.find_faults(structural.fit(raw, kind.schema), kind.schema), "")
         if fault:
             raise refuse_body(f"{kind.kind} cannot be handled as a {kind.kind}: {fault}")
     return raw

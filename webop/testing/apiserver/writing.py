@@ -14,8 +14,10 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
+from webop.models import structural
+
 from . import metadata as metadatas
-from . import schemas, webhooks
+from . import webhooks
 from .applying import Owner, Owners
 from .bodies import (
     check_size,
@@ -390,9 +392,9 @@ def _shape(target: Target, raw: Json) -> Json:
     content = {
         key: value for key, value in raw.items() if key not in {"apiVersion", "kind", "metadata"}
     }
-    content = schemas.fit(content, kind.schema)
+    content = structural.fit(content, kind.schema)
     if not kind.is_custom:
-        fault = next(schemas.find_faults(content, kind.schema), "")
+        fault = next(structural.find_faults(content, kind.schema), "")
         if fault:
             raise _refuse_patched(fault)
         content = {key: value for key, value in content.items() if value not in ({}, [], "")}
@@ -417,7 +419,7 @@ def _check(target: Target, new: Json) -> None:
         faults += metadatas.find_core_faults(new["metadata"])
     if kind.is_custom:
         content = {key: new[key] for key in new if key not in {"apiVersion", "kind", "metadata"}}
-        faults += schemas.find_faults(content, kind.schema)
+        faults += structural.find_faults(content, kind.schema)
     elif fault := kind.find_fault(new):
         faults.append(fault)
     if faults:
