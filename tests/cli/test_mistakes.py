@@ -158,22 +158,20 @@ def test_a_run_without_files_ends_with_code_2_and_says_what_to_write(
     ],
     ids=["nothing", "rules"],
 )
-@pytest.mark.parametrize("options", [(), ("--probes=http://127.0.0.1:1/healthz",)])
 def test_a_run_of_files_without_handlers_does_not_end_with_code_0(
-    tmp_path: Path, code: str, reason: str, options: tuple[str, ...]
+    tmp_path: Path, code: str, reason: str
 ) -> None:
     path = write(tmp_path, code)
-    output = fail("-A", "--standalone", *options, path, folder=tmp_path, code=1)
+    output = fail(
+        "-A", "--standalone", "--probes=http://127.0.0.1:1/healthz", path, folder=tmp_path, code=1
+    )
     assert "There are " in output
     assert str(path) in output
     assert output.endswith(f"{reason}\n")
 
 
-@pytest.mark.parametrize("activity", ["startup", "probe", "cleanup"])
-async def test_an_operator_with_handlers_of_its_own_life_only_runs(
-    workshop: Workshop, activity: str
-) -> None:
-    code = f"import webop\n@webop.on.{activity}()\ndef fn(**_): ...\n"
+async def test_an_operator_with_handlers_of_its_own_life_only_runs(workshop: Workshop) -> None:
+    code = "import webop\n@webop.on.cleanup()\ndef fn(**_): ...\n"
     async with workshop.start("-A", workshop.write(code)) as command:
         await command.wait_for("The operator is running: no webhooks, no watched kinds.")
         assert await command.stop() == 0

@@ -119,7 +119,7 @@ async def test_each_way_to_apply_a_definition_replaces_the_address_of_others(
     documents = [*yaml.safe_load_all(await site.invoke("manifests", *options))]
     (site.definition,) = (one for one in documents if one["metadata"]["name"] == NAME)
     half, bundle = "url", None
-    for step in "CLPKLSPC":
+    for step in "CLPKLSC":
         half = {"L": "url", "C": half}.get(step, "service")
         match step:
             case "C":

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import shlex
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
-import pytest
 
+from tests.kit.cli_runner import forgetting_modules, invoke
 from tests.kit.processes import Workshop
 from tests.kit.waiting import eventually
 from webop.controlplane.cluster_client import find_free_port
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
 
 # The second name is misspelt; that the third kind is missing is nothing to report.
 CODE = """
@@ -27,15 +31,15 @@ def fn(**_): ...
 """
 
 
-async def run(workshop: Workshop, *args: str) -> str:
-    async with workshop.start_module(("webop", *args[:1]), *args[1:]) as command:
-        await command.wait_for_exit()
-        return command.output
+async def run(workshop: Workshop, cluster: LocalCluster, *args: str) -> str:
+    env = {"KUBECONFIG": str(cluster.kubeconfig), "HOME": str(workshop.folder)}
+    with forgetting_modules(workshop.folder):
+        result = await asyncio.to_thread(invoke, *args, env=env)
+    return result.output
 
 
-@pytest.mark.timeout(240)  # four processes
 async def test_a_missing_definition_is_in_readyz_the_status_page_and_the_doctor(
-    connected: Workshop, webop_namespace: str
+    connected: Workshop, webop_cluster: LocalCluster, webop_namespace: str
 ) -> None:
     group = f"{webop_namespace}.missing.webop.dev"
     path = str(connected.write(CODE.replace("GROUP", group)))
@@ -61,8 +65,8 @@ async def test_a_missing_definition_is_in_readyz_the_status_page_and_the_doctor(
         missing = [misspelt, f"websites.v1.{group} {waiting} Create it: {apply}"]
         assert await read_missing() == missing
         assert all(text in command.output for text in missing)
-        report = await run(connected, "doctor", path)
+        report = await run(connected, webop_cluster, "doctor", path)
         assert f"-> Create it: {apply}\n" in report
         assert "not checked. Did you mean configmaps.v1?\n" in report
-        await run(connected, *shlex.split(apply)[1:])
+        await run(connected, webop_cluster, *shlex.split(apply)[1:])
         await eventually(read_missing, check=lambda now: now == [misspelt])

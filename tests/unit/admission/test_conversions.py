@@ -11,7 +11,7 @@ from tests.kit.operators import build_settings
 from tests.kit.reviews import serve
 from tests.kit.scrapes import scrape
 from tests.kit.versioned_shops import GROUP, NAME, declare
-from webop.admission.configurations.crd_conversions import choose_config
+from webop.admission.configurations.crd_conversions import build_conversion, choose_config
 
 V1 = {
     "apiVersion": f"{GROUP}/v1",
@@ -158,3 +158,9 @@ def test_the_default_port_of_a_service_is_no_difference() -> None:
     present = write(URL)
     present["webhook"]["clientConfig"] = {"service": {**service, "port": 443}}
     assert choose_config(present, {"service": service}, is_agreed=True) is None
+
+
+@pytest.mark.parametrize("config", [{"url": "https://a/"}, {"service": {"name": "a"}}])
+def test_each_address_for_conversions_removes_another_one(config: Any) -> None:
+    webhook = build_conversion(config)["webhook"]
+    assert webhook["clientConfig"] == {"url": None, "service": None} | config

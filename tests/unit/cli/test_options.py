@@ -13,6 +13,7 @@ import pytest
 import webop
 from tests.kit.cli_runner import invoke, run_once
 from webop.cli import CLIControls, LogFormatParamType
+from webop.cli.options import check_handlers
 
 
 def read(settings: webop.OperatorSettings, path: str) -> Any:
@@ -176,3 +177,13 @@ def test_log_formats_are_chosen_by_their_names() -> None:
     assert convert(webop.LogFormat.JSON, None, None) is webop.LogFormat.JSON
     with pytest.raises(click.BadParameter, match="xml"):
         convert("xml", None, None)
+
+
+@pytest.mark.parametrize(
+    "decorate", [webop.on.startup, webop.on.cleanup, webop.on.probe, webop.on.login]
+)
+def test_handlers_of_the_operator_itself_are_handlers(
+    decorate: Any, registry: webop.OperatorRegistry
+) -> None:
+    decorate(registry=registry)(lambda **_: None)
+    check_handlers(registry, ["handlers.py"])
