@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from itertools import product
 from typing import Any
 
+from webop.objects.names import RFC1123_LABEL, SUBDOMAIN, is_label_key, is_label_value
+
 from .messages import Json
 
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
-_KEY = re.compile(
-    r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
-)
-_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 _STANDARD_FINALIZERS = {"kubernetes", "orphan", "foregroundDeletion"}
 _OWNER_FIELDS = ("apiVersion", "kind", "name", "uid")
 _ANNOTATIONS_LIMIT = 256 * 1024  # bytes, of all keys and values
@@ -97,22 +92,22 @@ def wipe(metadata: Json) -> None:
 def find_faults(metadata: Json, *, is_label: bool = False) -> Iterator[str]:
     """Yield what is invalid; is_label: whether its name must be without dots."""
     name = metadata.get("name", "")
-    limit, form = (63, _LABEL) if is_label else (253, _NAME)
+    limit, form = (63, RFC1123_LABEL) if is_label else (253, SUBDOMAIN)
     if not name:
         yield "metadata.name: Required value: name or generateName is required"
     elif len(name) > limit or not form.fullmatch(name):
         yield f"metadata.name: Invalid value: {name!r}"
     for key, value in metadata.get("labels", {}).items():
-        if not _KEY.fullmatch(key) or not _VALUE.fullmatch(value):
+        if not is_label_key(key) or not is_label_value(value):
             yield f"metadata.labels: Invalid value: {key!r}: {value!r}"
     annotations = metadata.get("annotations", {})
     for key in annotations:
-        if not _KEY.fullmatch(key.lower()):
+        if not is_label_key(key.lower()):
             yield f"metadata.annotations: Invalid value: {key!r}"
     if sum(len(key) + len(value) for key, value in annotations.items()) > _ANNOTATIONS_LIMIT:
         yield f"metadata.annotations: Too long: may not be more than {_ANNOTATIONS_LIMIT} bytes"
     for finalizer in metadata.get("finalizers", ()):
-        if not _KEY.fullmatch(finalizer):
+        if not is_label_key(finalizer):
             yield f"metadata.finalizers: Invalid value: {finalizer!r}"
     for owner, field in product(metadata.get("ownerReferences", ()), _OWNER_FIELDS):
         if not owner.get(field):
