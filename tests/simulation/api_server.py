@@ -55,6 +55,13 @@ class APIServer(Cluster):
         for table in list(self.store.tables.values()):
             table.advance(len(table.log) - count)
 
+    def compact(self) -> None:
+        """Forget what the watch caches have taken: older versions are answered with 410."""
+        for table in self.store.tables.values():
+            table.oldest = table.compacted = table.get_cached_version(self.store.version)
+            del table.log[: table.cached]
+            table.cached = 0
+
     def add_kind(self, group: str, plural: str, kind: str, *, has_status: bool = False) -> None:
         """Define a kind by a CRD that keeps everything in spec and status."""
         free = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}

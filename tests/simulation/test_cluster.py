@@ -144,7 +144,7 @@ def test_what_is_compacted_is_answered_with_410(cluster: APIServer) -> None:
     page = send(cluster, "GET", THINGS, limit="1")[1]
     past = page["metadata"]["resourceVersion"]
     create(cluster, "three")
-    cluster.store.compact()
+    cluster.compact()
 
     status, body = send(cluster, "GET", THINGS, **{"continue": page["metadata"]["continue"]})
     assert (status, body["reason"]) == (410, "Expired")
@@ -163,7 +163,7 @@ def test_watches_that_are_open_lose_nothing_by_a_compaction(cluster: APIServer) 
     stream = watch(cluster, resourceVersion=get_version(cluster))
     cluster.set_lag(1)
     create(cluster, "one")
-    cluster.store.compact()
+    cluster.compact()
     create(cluster, "two")
     cluster.set_lag(0)
     assert take(stream) == [("ADDED", "one"), ("ADDED", "two")]

@@ -314,7 +314,7 @@ class World:
 
     def _take(self, step: Step) -> None:
         changes = {
-            "compact": self.cluster.store.compact,
+            "compact": self.cluster.compact,
             "define": self._define,
             "alter": self._alter,
             "regroup": self._regroup,

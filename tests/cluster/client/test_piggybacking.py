@@ -151,7 +151,7 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PluginFolder:
     return folder
 
 
-@pytest.mark.feature("AUT-06", "AUT-07", "AUT-14")
+@pytest.mark.feature("AUT-01", "AUT-06", "AUT-07")
 def test_an_exec_plugin_is_run_once_a_login(plugin: PluginFolder, login: Login) -> None:
     plugin.write_answer(token="t")
     plugin.write_kubeconfig()

@@ -185,12 +185,6 @@ class Table:
         """Let the watch cache take all changes until a version."""
         self.advance(bisect_right(self.log, version, key=lambda change: change.version))
 
-    def compact(self, current: int) -> None:
-        """Forget all changes that the watch cache has taken."""
-        self.oldest = self.compacted = self.get_cached_version(current)
-        del self.log[: self.cached]
-        self.cached = 0
-
     def end_watches(self) -> None:
         """End all watches."""
         for watch in list(self.watches):
@@ -245,11 +239,6 @@ class Store:
         table.advance(len(table.log) - self.lag)
         if self.react is not None:
             self.react(change)
-
-    def compact(self) -> None:
-        """Forget the past: older versions are answered with 410."""
-        for table in self.tables.values():
-            table.compact(self.version)
 
 
 def _set_version(raw: Json, version: int) -> Json:
