@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from webop.aio.dedicated_threads import call_in_dedicated_thread
 from webop.client.auth.expiration import detect_expiration
-from webop.client.auth.vault import ConnectionInfo
+from webop.client.auth.vault import ConnectionInfo, KubeconfigConnection
 from webop.errors import LoginError
 
 if TYPE_CHECKING:
@@ -269,7 +269,7 @@ def _read_configuration(
     *schemes, token = next(filter(None, headers), "").rsplit(" ", 1)
     path = Path(config.cert_file or "")
     pem = path.read_bytes() if path.is_file() else b""
-    info = ConnectionInfo(
+    info = KubeconfigConnection(
         server=config.host,
         ca_path=config.ssl_ca_cert,
         insecure=not config.verify_ssl,
