@@ -201,7 +201,7 @@ def test_once_webop_is_in_an_index_nothing_needs_a_wheel_of_it(machine: Machine)
     (record,) = machine.folder.glob("venv/lib/*/site-packages/webop-*.dist-info/direct_url.json")
     kept = record.rename(record.with_suffix(".kept"))  # as after an installation from an index
     try:
-        machine.run("webop", "new", "other")
+        machine.run("webop", "init", "other")
     finally:
         kept.rename(record)
     folder = machine.folder / "other"
@@ -282,9 +282,7 @@ def test_a_full_disk_leaves_no_half_of_an_operator(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
-@pytest.mark.parametrize(
-    ("name", "alias"), [("init", "new"), ("pause", "freeze"), ("unpause", "resume")]
-)
+@pytest.mark.parametrize(("name", "alias"), [("pause", "freeze"), ("unpause", "resume")])
 def test_the_help_lists_one_of_two_names_and_that_of_a_command_has_the_one_that_was_typed(
     name: str, alias: str
 ) -> None:

@@ -26,12 +26,13 @@ import orjson
 
 import webop
 from tests.simulation.admission_rules import AdmissionJudge, Attempt
+from tests.simulation.api_server import Review
 from tests.simulation.replicas import GROUP, NAMESPACE, PLURAL, ReplicaProcess
 from webop.admission.configurations.replica_agreement import PREFIX
 from webop.errors import ReviewError
 from webop.servers.base import WebhookClientConfig, WebhookFn
 from webop.servers.limits import get_hosting
-from webop.testing.apiserver import Refusal, Request, Response, Review
+from webop.testing.apiserver import Refusal, Request, Response
 
 if TYPE_CHECKING:
     from tests.simulation.plans import AdmissionPlan
@@ -123,8 +124,9 @@ class Admission:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._count = 0
         world.cluster.add_kind(GROUP, OTHERS, "Other")
-        world.cluster.observers.append(self.judge.judge_change)
-        world.cluster.delay_webhooks(partial(world.network.later, plan.lag))
+        world.cluster.store.observers.append(self.judge.judge_change)
+        later = partial(world.network.later, plan.lag)
+        world.cluster.webhooks.delay(world.cluster.store, later)
 
     def begin(self) -> None:
         """Begin to look at the replicas, and to create objects."""
@@ -187,7 +189,7 @@ class Admission:
         steps, verdict = self._world.cluster.perform(request), None
         while True:
             try:
-                review = steps.send(verdict)  # type: ignore[arg-type]
+                review = steps.send(verdict)
             except StopIteration as exc:
                 response: Response = exc.value
                 return response

@@ -133,7 +133,7 @@ class BackgroundJudge:
         times = call.begin - SILENCE, call.begin
         is_deaf = self._world.was_disturbed(*times, "watches")
         is_deaf |= self._world.was_disturbed(call.begin - _IDLE_AFTERMATH, call.begin, PLURAL)
-        if call.plan.idle is None or call.retry or is_deaf or self._world.cluster.lag:
+        if call.plan.idle is None or call.retry or is_deaf or self._world.cluster.store.lag:
             return
         age = call.begin - self._find_last_change(call.uid)
         if 0.2 < age < call.plan.idle - 0.2:

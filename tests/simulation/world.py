@@ -26,6 +26,7 @@ from unittest import mock
 import orjson
 
 from tests.simulation.admission import Admission, describe_configuration
+from tests.simulation.api_server import APIServer
 from tests.simulation.invariants import Judge, list_notes
 from tests.simulation.network import Network, Sender
 from tests.simulation.patience import LATENESS, SETTLING
@@ -119,7 +120,7 @@ class World:
         self.loop = loop
         self.rng = random.Random(f"world {plan.seed}")
         rng = random.Random(plan.seed)
-        self.cluster = servers.Cluster(self._read_wall_clock, rng, applies=plan.has_parts)
+        self.cluster = APIServer(self._read_wall_clock, rng, applies=plan.has_parts)
         self.judge = Judge(self)
         self.network = Network(
             loop,
@@ -151,9 +152,9 @@ class World:
             self.cluster.add_kind(GROUP, PARTS, "Part")
             for name in FOREIGN:
                 self.ask("POST", PARTS_PATH, _build_foreign(name))
-            self.cluster.observers.append(self._collect_later)
+            self.cluster.store.observers.append(self._collect_later)
         self._create_peering()
-        self.cluster.observers.append(self.judge.judge_change)
+        self.cluster.store.observers.append(self.judge.judge_change)
         self.admission = Admission(self, plan.admission) if plan.admission else None
 
     @property
@@ -334,7 +335,7 @@ class World:
             for number in range(int(step.target)):
                 self._act_as_user(Step(step.at, "create", f"crowd-{number}"))
         elif step.kind == "lag":
-            self.cluster.lag = 5
+            self.cluster.set_lag(5)
             now, (begin, end) = self.loop.time(), self.lagging
             self.lagging = (begin if now < end else now), max(end, now + step.seconds)
             self.network.later(step.seconds, self._catch_up)
@@ -532,7 +533,7 @@ class World:
         self.ask("PATCH", f"{_PEERINGS}/default", patch)
 
     def _catch_up(self) -> None:
-        self.cluster.lag = 0
+        self.cluster.set_lag(0)
 
     def _calm_down(self) -> None:
         self.tell("calm")

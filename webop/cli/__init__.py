@@ -32,7 +32,7 @@ To complete with the TAB key:
 """
 
 
-_ALIASES = {"new": "init", "freeze": "pause", "resume": "unpause"}
+_ALIASES = {"freeze": "pause", "resume": "unpause"}
 _MODULES = {"unpause": "pause", "image": "manifests"}  # the others have the names of the commands
 
 

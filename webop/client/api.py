@@ -81,7 +81,7 @@ _UNKNOWN = (
     "It is unknown whether the request was executed, so it is not repeated: look at the object "
     "before you send it again."
 )
-_MAYBE_OWN = "An earlier attempt of this request got no response, and can have been executed."
+_MAYBE_OWN = "An earlier attempt of this request failed, but can have been executed."
 
 # A 429 is transient only with Retry-After: that of a forbidden eviction has none, for example.
 _TRANSIENT = (*TRANSIENT_ERRORS, APIUnauthorizedError)
@@ -115,7 +115,7 @@ class Client:
           ``options.error_backoffs``; other errors are raised at once. A retry delays only its own
           request.
         - A request that may have been executed is sent again only if that does no harm
-          (:attr:`Call.is_repeatable`).
+          (:meth:`Call.is_repeatable`).
         - After a 401, the request is sent again with the same credentials. If all requests with
           them get a 401 now, the credentials are excluded, and the request continues with others.
           Without others, it fails with LoginError.
@@ -205,8 +205,8 @@ class Client:
                 is_final = isinstance(exc, APITooManyRequestsError) and not exc.retry_after
                 if is_final or not call.is_retried:
                     raise
-                is_in_doubt |= may_be_executed(exc)
-                if is_in_doubt and not call.is_repeatable:
+                is_in_doubt |= call.method != "GET" and may_be_executed(exc)
+                if is_in_doubt and not call.is_repeatable():
                     exc.args = (f"{str(exc).rstrip('.')}. {_UNKNOWN}",)
                     raise
                 if backoff is None:

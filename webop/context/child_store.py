@@ -342,10 +342,11 @@ class ChildStore:
         is_undone = child.digest != left.digest if left.digest else child.uid != left.uid
         return left.undone + 1 if is_undone else 0
 
-    def note_left(self, place: Place, left: Left) -> None:
-        """Remember how a child was left, of the newest places."""
+    def note_left(self, place: Place, left: Left | None) -> None:
+        """Remember how a child was left, of the newest places; None if that is not known."""
         self._left.pop(place, None)
-        self._left[place] = left
+        if left is not None:
+            self._left[place] = left
         if len(self._left) > _REMEMBERED:
             del self._left[next(iter(self._left))]
 

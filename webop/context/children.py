@@ -196,6 +196,7 @@ class Children:
                 return False
             is_changed = mine is not None and mine.digest == digest  # by others
             undone = await self._count_undone(place)
+            store.note_left(place, None)  # if the response is lost, it is not known
             if mine is None or is_changed:
                 former = await self._claim(resource, place, label, adopt=adopt)
             if former is not None:  # refused if another one has taken its place
@@ -408,8 +409,11 @@ class Children:
             return undone
         found = await self._read(kind, place)
         entries = found["metadata"].get("managedFields") or () if found else ()
-        managers = join_names([one["manager"] for one in entries if is_applied(one)], _NAMED)
-        if child.reconciler not in rivalled:
+        applied = [one for one in entries if is_applied(one)]
+        managers = join_names([one["manager"] for one in applied], _NAMED)
+        annotation = ("fieldsV1", "f:metadata", "f:annotations", f"f:{self._names.digest}")
+        was_edited = all(resolve(one, annotation) is None for one in applied)  # as by kubectl
+        if not was_edited and child.reconciler not in rivalled:
             rivalled.add(child.reconciler)
             extra = {"k8s_reason": "NotPruned"}
             told = self._names.own, place, managers, child.reconciler

@@ -46,12 +46,12 @@ _PLAIN: Final = rf"\\(?:[afnrtvs]|x{_HEX}{{2}}|x\{{{_HEX}+\}}|[^0-9A-Za-z<>])|\[
 _CLASS: Final = rf"{_PLAIN}|\\(?:[dw]|p[LMNPSZC]|p\{{(?:[LMNPSZ][a-z]?|C[cfo]?|{_SCRIPTS})\}})"
 _IN_SET: Final = r"(?!&&|--|~~)[^\[\]\\]"
 _COUNT: Final = "(?:1000|[0-9]{1,3})"
-_replace_tokens = re.compile(
+_TOKEN: Final = re.compile(
     rf"\[(?!\^)\]?(?:{_CLASS}|{_IN_SET})*\]|\[\^\]?(?:{_PLAIN}|{_IN_SET})*\]|{_CLASS}|\\[AzS]"
     r"|\((?:\?(?:[imsU]*(?:-[imsU]+)?[:)]|P?<[A-Z_a-z][0-9A-Z_a-z]*>))?(?!\?)"
     rf"|(?:[*+?]|\{{{_COUNT}(?:,{_COUNT}?)?\}})\??(?![*+?{{])|[^\\\[(*+?{{]|(?P<unlike>.{{1,5}})",
     re.DOTALL,
-).sub
+)
 
 
 def build_url(schemes: Sequence[str] | None, *, needs_host: bool) -> str:
@@ -74,7 +74,7 @@ def adapt_pattern(pattern: str) -> str:
     Raises:
         ValueError: in RE2, it would mean other texts, or nothing; the message says what to write.
     """
-    return _replace_tokens(_adapt_token, pattern)
+    return _TOKEN.sub(_adapt_token, pattern)
 
 
 def _adapt_token(token: re.Match[str]) -> str:

@@ -18,7 +18,7 @@ _MAX_PART = 250  # characters of a field's path, or of what is wrong with it
 
 _LONGEST_VALUE = 50  # characters
 
-_SECRET = re.compile(r"pass|secret|token|key|credential|data\b", re.IGNORECASE)
+_SECRET = re.compile(r"auth|pass|pwd|secret|token|key|credential|data\b", re.IGNORECASE)
 _PLAIN_KEY = re.compile(r"[A-Za-z_$][A-Za-z0-9_$-]*")
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _OF_KEYS = "[key]"  # pydantic's name for errors in the keys of a mapping
@@ -136,10 +136,12 @@ def render_path(location: Iterable[str | int], path: str = "") -> str:
 
 
 def _name_value(value: object, field: str) -> str:
-    """Return the words that name a wrong value, unless its field sounds like a secret."""
+    """Return the words that name a wrong value, unless it can have a secret, as its field says."""
     if not isinstance(value, str | int | float | None) or _SECRET.search(field):
         return ""
     if isinstance(value, str):
+        if "@" in value:  # such as a URL with a password
+            return ""
         value = value[: _LONGEST_VALUE + 1]
     return f", got {_shorten(repr(value), _LONGEST_VALUE)}"
 

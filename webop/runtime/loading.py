@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import difflib
 import importlib
-import os
 import re
 import sys
 import traceback
@@ -32,8 +31,9 @@ _PACKAGES = {Path(__file__).parents[1], Path(pydantic.__file__).parent}
 """Errors in them are about a line that calls them."""
 
 _IMPORTING = {__file__, importlib.__file__}
-_COMMON = {"__init__", "app", "handlers", "main", "operator"}
-"""Names of files that many operators have."""
+_COMMON = {"__init__", "app", "code", "handlers", "main", "operator", "src"}
+"""Names of files and folders that many operators have."""
+_NAMELESS = "webop"  # as in the settings
 
 
 def load_handlers(
@@ -65,18 +65,17 @@ def load_sources(sources: Iterable[str]) -> None:
 
 
 def guess_name(sources: Iterable[str]) -> str:
-    """Return the default name of an operator: of its package, its file, or the folder of its files.
+    """Return the default name of an operator: of its first package or file, or of their folder.
 
     Nothing else is known before the import, and the name must survive an update.
     """
-    places = {
-        Path(one).resolve().with_suffix("") if _is_file(one) else Path.cwd() / one.split(".")[0]
-        for one in sources
-    }
-    place = Path(os.path.commonpath(places) if places else "webop")
-    place = place.parent if place.name in _COMMON else place
+    first = next(iter(sources), _NAMELESS)
+    is_file = _is_file(first)
+    place = Path(first).resolve().with_suffix("") if is_file else Path.cwd() / first.split(".")[0]
+    while place.name in _COMMON:
+        place = place.parent
     name = re.sub(r"[^a-z0-9]+", "-", place.name.lower()).lstrip("-0123456789")
-    return name[:63].rstrip("-") or "operator"
+    return name[:63].rstrip("-") or _NAMELESS
 
 
 def _is_file(source: str) -> bool:

@@ -59,7 +59,7 @@ class IdentitySettings(Section):
 
     name: Label = "webop"
     """The name of the operator, in the labels of its children; no other operator of the cluster may
-    have it. By default, the name of the package, the file or its folder; in code, ``webop``."""
+    have it. By default, the name of the first package or file, or of its folder; else ``webop``."""
 
     def set_default(self, name: str) -> None:
         """Set the name, unless it is set already."""

@@ -41,9 +41,9 @@ def log_in_async(**kwargs: Any) -> ConnectionInfo | None:
 @pytest.mark.feature("AUT-06", "AUT-07", "REF-17")
 def test_libraries_that_are_not_installed_bring_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pykube", None)
+    assert login_via_pykube(logger=logger) is None
     monkeypatch.setitem(sys.modules, "kubernetes", None)
     monkeypatch.setitem(sys.modules, "kubernetes.config", None)
-    assert login_via_pykube(logger=logger) is None
     assert login_via_client(logger=logger) is None
     monkeypatch.setitem(sys.modules, "kubernetes_asyncio", None)
     monkeypatch.setitem(sys.modules, "kubernetes_asyncio.config", None)
@@ -82,12 +82,18 @@ class FakeConfigurationError(Exception):
         ({"authorization": "Bearer t"}, "Bearer", "t"),
         ({"BearerToken": "t"}, None, "t"),
         ({"BearerToken": "Bearer new", "authorization": "Bearer old"}, "Bearer", "new"),
-        ({}, None, None),
+        ({}, None, "own"),
     ],
 )
 def test_the_client_library_is_asked_for_its_token(
-    monkeypatch: pytest.MonkeyPatch, keys: dict[str, str], scheme: str | None, token: str | None
+    plugin: PluginFolder,
+    monkeypatch: pytest.MonkeyPatch,
+    keys: dict[str, str],
+    scheme: str | None,
+    token: str | None,
 ) -> None:
+    plugin.kubeconfig.write_text(json.dumps(build_kubeconfig({"token": "own"})))
+
     def refuse(**_: Any) -> None:
         raise FakeConfigurationError
 
@@ -114,57 +120,12 @@ def test_the_client_library_is_asked_for_its_token(
     monkeypatch.setitem(sys.modules, "kubernetes.config", library.config)
 
     info = login_via_client(logger=logger)
-    assert loaded == ["~/.kube/config"]
-    assert info == ConnectionInfo(
-        server="https://host", ca_path="/ca", insecure=False, scheme=scheme, token=token
-    )
+    assert loaded == [str(plugin.kubeconfig)]
+    assert info is not None
+    assert (info.scheme, info.token) == (scheme, token)
 
     library.config.load_kube_config = refuse
-    with pytest.raises(LoginError, match="no kubeconfig"):
-        login_via_client(logger=logger)
-
-
-@pytest.mark.feature("AUT-01", "AUT-06")
-def test_pykube_is_asked_for_its_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse() -> None:
-        raise FileNotFoundError
-
-    config = types.SimpleNamespace(
-        cluster={"server": "https://host", "insecure-skip-tls-verify": True},
-        user={
-            "client-certificate": types.SimpleNamespace(filename=lambda: "/c"),
-            "client-key": types.SimpleNamespace(filename=lambda: "/k"),
-            "auth-provider": {"config": {}},
-        },
-        namespace="ns",
-    )
-
-    class FakeHTTPClient:
-        def __init__(self, config: Any) -> None:
-            self.config = config
-
-        def get(self, **kwargs: Any) -> None:
-            assert kwargs == {"version": "", "base": "/"}
-            self.config.user["auth-provider"]["config"]["access-token"] = "renewed"
-
-    library: Any = types.ModuleType("pykube")
-    library.PyKubeError = FakeConfigurationError
-    library.HTTPClient = FakeHTTPClient
-    library.KubeConfig = types.SimpleNamespace(
-        from_service_account=refuse, from_file=lambda: config
-    )
-    monkeypatch.setitem(sys.modules, "pykube", library)
-    assert login_via_pykube(logger=logger) == ConnectionInfo(
-        server="https://host",
-        insecure=True,
-        token="renewed",
-        certificate_path="/c",
-        private_key_path="/k",
-        default_namespace="ns",
-    )
-    library.KubeConfig.from_file = refuse
-    with pytest.raises(LoginError, match="no kubeconfig"):
-        login_via_pykube(logger=logger)
+    assert login_via_client(logger=logger) == login_with_kubeconfig()
 
 
 Login = Callable[..., ConnectionInfo]
@@ -190,17 +151,13 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PluginFolder:
     return folder
 
 
-@pytest.mark.feature("AUT-06", "AUT-07", "AUT-14")
-def test_what_an_exec_plugin_brings_comes_with_its_expiration(
-    plugin: PluginFolder, login: Login
-) -> None:
-    plugin.write_answer(token="t", expirationTimestamp=FAR.isoformat())
+@pytest.mark.feature("AUT-01", "AUT-06", "AUT-07")
+def test_an_exec_plugin_is_run_once_a_login(plugin: PluginFolder, login: Login) -> None:
+    plugin.write_answer(token="t")
     plugin.write_kubeconfig()
-    info = login(logger=logger)
-    assert (info.authorization, info.expiration) == ("Bearer t", FAR)
+    assert login(logger=logger).authorization == "Bearer t"
     plugin.write_answer(token="t2")
-    info = login(logger=logger)
-    assert (info.token, info.expiration, plugin.runs) == ("t2", None, 2)
+    assert (login(logger=logger).token, plugin.runs) == ("t2", 2)
 
 
 def test_a_failing_exec_plugin_is_told_with_what_it_says(

@@ -326,17 +326,6 @@ def test_rules_for_what_handlers_do_are_copied_with_their_comments(make: Maker) 
     assert "must be a YAML list of RBAC rules" in make.fail(_PODS, "--rbac", str(rules))
 
 
-def test_rights_have_a_name_of_their_own_beside_the_rules_of_webhooks(
-    make: Maker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for option in ("--rbac", "--rules"):  # the former name
-        assert make(_PODS, option, "secrets:get").get_verbs("secrets") == ["get"]
-    for variable in ("WEBOP_MANIFESTS_RBAC", "WEBOP_MANIFESTS_RULES"):
-        with monkeypatch.context() as patched:
-            patched.setenv(variable, "secrets:get")
-            assert make(_PODS).get_verbs("secrets") == ["get"]
-
-
 def test_what_handlers_say_that_they_do_is_granted_where_they_do_it(make: Maker) -> None:
     crd = make.folder / "crd.yaml"
     crd.write_text(_CRD)

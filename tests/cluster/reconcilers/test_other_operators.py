@@ -135,6 +135,30 @@ async def test_two_operators_of_one_name_that_want_other_contents_write_ever_mor
     assert caplog.text.count("Another operator has the name 'shop', too") == 2
 
 
+async def test_a_user_who_edits_the_digest_is_not_taken_for_another_operator(
+    builder: Builder,
+    info: ConnectionInfo,
+    objects: Objects,
+    maps: Maps,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with run_named(info, objects, "shop", builder.build):
+        await objects.create("site", {"pages": {"home": "1", "news": "2"}})
+        await maps.wait("site-news", bool)
+        made = await maps.wait("site-home", bool) or {}
+        digest = made["metadata"]["annotations"]["webop.dev/digest"]
+        for number in range(3):
+            edited = {"annotations": {"webop.dev/digest": f"{digest}{number}"}}
+            await maps.patch("site-home", {"metadata": edited})
+            await maps.wait(
+                "site-home",
+                lambda now: now and now["metadata"]["annotations"]["webop.dev/digest"] == digest,
+            )
+        await objects.patch("site", {"spec": {"pages": {"news": None}}})
+        await maps.wait("site-news", lambda found: found is None)
+    assert "Another operator" not in caplog.text
+
+
 async def test_a_child_of_another_operator_is_refused_with_its_name_until_one_continues_as_it(
     builder: Builder,
     info: ConnectionInfo,

@@ -71,7 +71,7 @@ class Conformance:
         self._prepare()
         if with_hooks:
             self._hooks = HookServer(self._judges[self.real])
-            self.simulated.cluster.admit = self._judges[self.simulated].admit
+            self.simulated.cluster.webhooks.admit = self._judges[self.simulated].admit
             self._add_hooks(self._hooks)
 
     def run(self, count: int) -> list[Difference]:

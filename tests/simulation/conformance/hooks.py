@@ -13,8 +13,9 @@ from typing import Any
 
 import orjson
 
+from tests.simulation.api_server import Review
 from webop.servers.certificates.certs import build_certificate_self_signed
-from webop.testing.apiserver import Json, Review
+from webop.testing.apiserver import Json
 
 from .drawing import GROUP
 

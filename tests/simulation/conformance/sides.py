@@ -22,7 +22,8 @@ from urllib.parse import urlencode, urlsplit
 
 import orjson
 
-from webop.testing.apiserver import Cluster, Json, Request, Response, Watch
+from tests.simulation.api_server import APIServer
+from webop.testing.apiserver import Json, Request, Response, Watch
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
@@ -136,7 +137,7 @@ class _RealStream:
 
 class SimulatedSide:
     def __init__(self, seed: int) -> None:
-        self.cluster = Cluster(lambda: datetime.now(UTC), random.Random(seed))
+        self.cluster = APIServer(lambda: datetime.now(UTC), random.Random(seed))
 
     def send(self, request: Request) -> tuple[int, Any]:
         return _split(self.cluster.handle(request))

@@ -119,6 +119,7 @@ async def test_errors_of_the_server_are_retried_until_the_pauses_are_over(error:
 
 NAMED, UNNAMED = {"metadata": {"name": "a"}}, {"metadata": {"generateName": "a-"}}
 MADE, OBJECT = "/api/v1/namespaces/a/pods", "/api/v1/namespaces/a/pods/one"
+REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 APPEND = {"op": "add", "path": "/spec/list/-", "value": 1}
 TEST = {"op": "test", "path": "/metadata/resourceVersion", "value": "1"}
 LOST = (httpx.ReadError("reset"), 500, 503, 504, httpx.Response(200, content=b"{"))
@@ -131,6 +132,7 @@ LOST = (httpx.ReadError("reset"), 500, 503, 504, httpx.Response(200, content=b"{
         ("POST", MADE, NAMED, "application/json", True),
         ("POST", MADE, UNNAMED, "application/json", False),
         ("POST", f"{OBJECT}/eviction", NAMED, "application/json", False),
+        ("POST", REVIEWS, {"spec": {}}, "application/json", True),
         ("PUT", OBJECT, NAMED, "application/json", True),
         ("PATCH", OBJECT, {"spec": {}}, MERGE_PATCH, True),
         ("PATCH", OBJECT, NAMED, APPLY_PATCH, True),
@@ -154,6 +156,15 @@ async def test_a_request_that_may_have_been_executed_is_repeated_only_if_that_do
             with pytest.raises(APIError, match="It is unknown whether the request was executed"):
                 await client.request(method, path, body=body, content_type=content_type)
     assert len(server.requests) == 1 + is_repeated
+
+
+@in_virtual_time
+async def test_what_is_read_after_a_failure_is_not_said_to_be_of_an_earlier_attempt() -> None:
+    server = Recorder(500, 404)
+    async with connect(server, Networking(error_backoffs=[1])) as client:
+        with pytest.raises(APINotFoundError) as caught:
+            await client.request("GET", OBJECT)
+    assert "earlier attempt" not in str(caught.value)
 
 
 @pytest.mark.parametrize("failure", [429, 503])

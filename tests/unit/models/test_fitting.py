@@ -71,6 +71,8 @@ def test_sets_are_written_in_one_order() -> None:
         ({"size": "x" * 9_000_000}, f"valid integer, got '{'x' * 48}…"),
         ({"size": [1]}, "valid integer"),
         ({"size": 1, "db_password": 5}, "valid string"),
+        ({"size": 1, "authorization": 5}, "valid string"),
+        ({"size": "amqp://me:hunter2@queue"}, "valid integer"),
         ({}, "Field required"),
     ],
 )
@@ -78,6 +80,7 @@ def test_a_misfit_names_the_value_but_no_secret(content: Any, end: str) -> None:
     class Sized(pydantic.BaseModel):
         size: int
         db_password: str = ""
+        authorization: str = ""
 
     with pytest.raises(webop.MisfitError) as caught:
         fit(Sized, content, "spec")

@@ -40,13 +40,15 @@ def registry(
         (["My_Tenants.v2.py"], "my-tenants-v2"),
         (["handlers.py"], "shop"),
         (["lib/main.py"], "lib"),
-        (["one.py", "two.py"], "shop"),
+        (["one.py", "two.py"], "one"),  # a second file does not rename the operator
+        (["handlers.py", "two.py"], "shop"),
+        (["/app/handlers.py"], "webop"),  # all images can have it
+        (["/srv/shop/src/app/main.py"], "shop"),
         (["handlers"], "shop"),
         (["stock.handlers"], "stock"),
         (["stock.handlers", "stock/webhooks.py"], "stock"),
-        (["one.py", "../other/two.py"], "clone"),
         (["x" * 80 + ".py"], "x" * 63),
-        (["42.py"], "operator"),
+        (["42.py"], "webop"),
         ([], "webop"),
     ],
 )

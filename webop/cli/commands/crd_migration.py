@@ -346,9 +346,15 @@ class _Migration:
                 except APIStatusError as exc:
                     self.failures.append(f"{resource.plural} {place}: {exc}")
                     return
-                if made and (records := find_records(made)):
-                    text = f"cannot be converted; {join_names(records)} keeps what it was"
-                    self.failures.append(f"{resource.plural} {place}: it {text}")
+                # A dry run cannot know: it stores nothing for the second attempt.
+                if made and not params and (records := find_records(made)):
+                    where = f" --namespace {namespace}" if namespace else ""
+                    names = " ".join(f"{record}-" for record in records)
+                    self.failures.append(
+                        f"{resource.plural} {place}: it cannot be converted; {join_names(records)} "
+                        "keeps what it was. If nobody needs that: kubectl annotate "
+                        f"{resource.plural_name} {name}{where} {names}"
+                    )
                     return
             self.progress.add()
 

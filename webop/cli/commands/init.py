@@ -60,7 +60,7 @@ _FILES = {
 def init(name: str, kind: str | None, group: str | None) -> None:
     """Create an operator in the new folder NAME: a kind, handlers, a webhook, tests.
 
-    It runs as it is. 'webop new' is the same command.
+    It runs as it is.
 
     \b
         webop init shop --kind Order --group shop.example.com

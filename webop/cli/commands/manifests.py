@@ -91,7 +91,7 @@ class _RememberingCommand(SectionCommand):
     help="Look up the kinds in the cluster of your kubeconfig.",
 )  # fmt: skip
 @_kinds(
-    "--rbac", "--rules", "rbac", multiple=True, metavar="RIGHT|FILE",
+    "--rbac", multiple=True, metavar="RIGHT|FILE",
     help="Rights for what handlers do with other objects, such as secrets:get,list or "
     "apps/deployments/scale:patch; or a file with a YAML list of RBAC rules, which is copied with "
     "its comments; repeatable.",
@@ -107,7 +107,7 @@ class _RememberingCommand(SectionCommand):
     "or its folder, as for 'webop run'.",
 )  # fmt: skip
 @_names(
-    "--operator-namespace", "--home", "home", metavar="NAMESPACE", callback=_check_name,
+    "--operator-namespace", "home", metavar="NAMESPACE", callback=_check_name,
     help="The namespace of the operator itself; by default, the one of --namespace if there is "
     "exactly one, else 'default'.",
 )  # fmt: skip

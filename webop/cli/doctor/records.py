@@ -326,7 +326,7 @@ async def check_events(context: Context) -> list[Finding]:
             for event in events.get("items", ()):
                 about = event["involvedObject"]
                 if kind := kinds.get((about.get("apiVersion"), about.get("kind"))):
-                    name = f"{about.get('namespace')}/{about.get('name')}"
+                    name = "/".join(filter(None, (about.get("namespace"), about.get("name"))))
                     found.setdefault(kind, {})[name] = event.get("message") or ""
         for kind, texts in found.items():
             named = join_names((f"{name} ({text:.200})" for name, text in texts.items()), 3)

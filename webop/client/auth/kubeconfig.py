@@ -19,7 +19,7 @@ from urllib.parse import quote
 from webop.client.auth.exec_plugins import parse_plugin
 from webop.client.auth.expiration import detect_expiration
 from webop.client.auth.urls import check_proxy, find_server_problem, quote_path, quote_url
-from webop.client.auth.vault import ConnectionInfo
+from webop.client.auth.vault import ConnectionInfo, KubeconfigConnection
 from webop.errors import LoginError
 
 _DEFAULT = "~/.kube/config"
@@ -65,19 +65,14 @@ def read_kubeconfig(paths: Sequence[Path]) -> ConnectionInfo:
     plugin is run unless the user also has a token or a certificate.
 
     Raises:
-        LoginError: the server is not a URL, a certificate or token cannot be read or has expired,
-            or a plugin failed; or as :func:`choose_context`.
+        LoginError: a certificate or token cannot be read or has expired, or a plugin failed; or as
+            :func:`choose_context`.
     """
     choice = choose_context(paths)
     credentials = _read_credentials(choice)
     cluster, owner = choice.cluster, choice.cluster_owner
-    server = cluster.get("server")
-    if not server:
-        _refuse(f"{owner[0].upper()}{owner[1:]} has no server. Add its URL.")
-    if problem := find_server_problem(server):
-        _refuse(f"The server {quote_url(server)} of {owner} {problem}.")
-    return ConnectionInfo(
-        server=str(server),
+    return KubeconfigConnection(
+        server=cluster["server"],
         insecure=cluster.get("insecure-skip-tls-verify"),
         default_namespace=choice.namespace,
         **choice.list_others(),
@@ -91,15 +86,23 @@ def choose_context(paths: Sequence[Path]) -> Choice:
 
     Raises:
         LoginError: there are no such files or no current context, its cluster or user does not
-            exist, fields have wrong types, or the proxy is not HTTP.
+            exist, fields have wrong types, the server is not a URL, the proxy is not HTTP,
+            or the exec plugin has invalid fields.
     """
     where = os.pathsep.join(str(path) for path in paths)
     configs = [config for config in map(_load, paths) if config is not None]
     if not configs:
         _refuse(f"There is no kubeconfig at {where}. Correct KUBECONFIG, or create the file.")
     choice = _select(configs, where)
+    server, owner = choice.cluster.get("server"), choice.cluster_owner
+    if not server:
+        _refuse(f"{owner[0].upper()}{owner[1:]} has no server. Add its URL.")
+    if problem := find_server_problem(server):
+        _refuse(f"The server {quote_url(server)} of {owner} {problem}.")
     if proxy := choice.cluster.get("proxy-url"):
-        check_proxy(proxy, f" of {choice.cluster_owner}")
+        check_proxy(proxy, f" of {owner}")
+    if (plugin := choice.user.get("exec")) is not None:
+        parse_plugin(plugin, owner=choice.user_owner, cluster={})
     return choice
 
 

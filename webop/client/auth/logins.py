@@ -5,20 +5,18 @@ returns None when its source does not exist, so that you can combine them:
 ``login_with_service_account(**kw) or login_with_kubeconfig(**kw)``. All of them block.
 
 webop takes only credentials from the libraries ("Piggybacking" in the manual), never their
-connections. If a library fails with a kubeconfig, or does not hand out the credentials of an exec
-plugin, webop reads the kubeconfig itself: that either works or says what is wrong.
+connections, by their public API only. If a library brings none, webop reads the kubeconfig itself:
+that either works or says what is wrong.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import datetime as dt
 import inspect
 import logging
 import os
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
@@ -26,9 +24,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from webop.aio.dedicated_threads import call_in_dedicated_thread
-from webop.client.auth.expiration import choose_earliest, detect_expiration
-from webop.client.auth.urls import find_server_problem
-from webop.client.auth.vault import ConnectionInfo
+from webop.client.auth.expiration import detect_expiration
+from webop.client.auth.vault import ConnectionInfo, KubeconfigConnection
 from webop.errors import LoginError
 
 if TYPE_CHECKING:
@@ -42,8 +39,6 @@ ABSENCE = "There is no kubeconfig and no service account."
 
 # The name of the key depends on the version of the library.
 _HEADER_KEYS = ("BearerToken", "authorization")
-
-_LOADERS = ("", "kubernetes.config.kube_config", "kubernetes_asyncio.config.kube_config")
 
 
 def login_with_service_account(**_: Any) -> ConnectionInfo | None:
@@ -174,49 +169,20 @@ async def call_default_logins(logger: Logger) -> LoginOutcome:
     return outcome
 
 
-def login_via_pykube(*, logger: Logger, **_: Any) -> ConnectionInfo | None:
-    """Log in with what pykube-ng finds; None if it is not installed.
+def login_via_pykube(**_: Any) -> ConnectionInfo | None:
+    """Log in with the credentials of pykube-ng; None if it is not installed.
 
-    webop runs the exec plugins, because pykube does not expose their credentials.
+    webop reads its sources itself, and runs the exec plugins.
 
     Raises:
         LoginError: there is neither a service account nor a kubeconfig, or it is not usable.
     """
-    try:
-        import pykube  # noqa: PLC0415 - optional
-    except ImportError:
+    if find_spec("pykube") is None:
         return None
-    others: dict[str, Any] = {}
-    try:
-        config = pykube.KubeConfig.from_service_account()
-        logger.debug("Pykube has found a service account.")
-    except (FileNotFoundError, KeyError):
-        try:
-            config = pykube.KubeConfig.from_file()
-            others = _check_kubeconfig()
-            is_complete = "exec" not in config.user or bool(config.user.get("token"))
-            is_complete = is_complete and not find_server_problem(config.cluster.get("server"))
-        except Exception:  # noqa: BLE001 - any error of the library
-            return _read_instead()
-        logger.debug("Pykube has found a kubeconfig.")
-        if not is_complete:
-            return login_with_kubeconfig()
-    cluster, user = config.cluster, config.user
-    token = user.get("token") or _fetch_provider_token(config)
-    certificate_path = _get_filename(user.get("client-certificate"))
-    return ConnectionInfo(
-        server=cluster.get("server"),
-        ca_path=_get_filename(cluster.get("certificate-authority")),
-        insecure=cluster.get("insecure-skip-tls-verify"),
-        username=user.get("username"),
-        password=user.get("password"),
-        token=token,
-        certificate_path=certificate_path,
-        private_key_path=_get_filename(user.get("client-key")),
-        default_namespace=config.namespace,
-        expiration=_detect_expiration(token, certificate_path),
-        **others,
-    )
+    info = login_with_service_account() or login_with_kubeconfig()
+    if info is None:
+        raise LoginError(build_absence_message(), kind=ABSENCE)
+    return info
 
 
 def login_via_client(*, logger: Logger, **_: Any) -> ConnectionInfo | None:
@@ -236,20 +202,16 @@ def login_via_client(*, logger: Logger, **_: Any) -> ConnectionInfo | None:
         kubernetes.config.load_incluster_config()
         logger.debug("The client library has found a service account.")
     except kubernetes.config.ConfigException:
+        place, others = _check_kubeconfig()
         try:
-            # The library itself uses the KUBECONFIG of the time when it was imported.
-            place = os.environ.get("KUBECONFIG") or "~/.kube/config"
-            with _silence_loaders():
-                kubernetes.config.load_kube_config(config_file=place)
-            others = _check_kubeconfig()
-            logger.debug("The client library has found a kubeconfig.")
+            kubernetes.config.load_kube_config(config_file=place)
         except Exception:  # noqa: BLE001 - any error of the library
-            return _read_instead()
+            return login_with_kubeconfig()
+        logger.debug("The client library has found a kubeconfig.")
     config = kubernetes.client.Configuration.get_default_copy()
-    # The library calls its exec plugins and auth providers, and refreshes tokens, in this call.
-    with _silence_loaders():
-        headers = [config.get_api_key_with_prefix(key) for key in _HEADER_KEYS]
-    return _read_configuration(config, headers, _detect_plugin_expiration(config), others)
+    # The library refreshes tokens in this call.
+    headers = [config.get_api_key_with_prefix(key) for key in _HEADER_KEYS]
+    return _read_configuration(config, headers, others)
 
 
 async def login_via_async_client(*, logger: Logger, **_: Any) -> ConnectionInfo | None:
@@ -264,25 +226,21 @@ async def login_via_async_client(*, logger: Logger, **_: Any) -> ConnectionInfo 
         import kubernetes_asyncio.config  # noqa: PLC0415 - optional
     except ImportError:
         return None
-    loader, others = None, dict[str, Any]()
+    others: dict[str, Any] = {}
     try:
         kubernetes_asyncio.config.load_incluster_config()
         logger.debug("The async client library has found a service account.")
     except kubernetes_asyncio.config.ConfigException:
+        place, others = _check_kubeconfig()
         try:
-            place = os.environ.get("KUBECONFIG") or "~/.kube/config"
-            with _silence_loaders():
-                loader = await kubernetes_asyncio.config.load_kube_config(config_file=place)
-            others = _check_kubeconfig()
-            logger.debug("The async client library has found a kubeconfig.")
+            await kubernetes_asyncio.config.load_kube_config(config_file=place)
         except Exception:  # noqa: BLE001 - any error of the library
-            return await asyncio.to_thread(_read_instead)
+            return await asyncio.to_thread(login_with_kubeconfig)
+        logger.debug("The async client library has found a kubeconfig.")
     config = kubernetes_asyncio.client.Configuration.get_default_copy()
-    with _silence_loaders():
-        answers = [config.get_api_key_with_prefix(key) for key in _HEADER_KEYS]
-        headers = [await answer if inspect.isawaitable(answer) else answer for answer in answers]
-    expiry = _keep_future(getattr(loader, "exec_plugin_expiry", None))
-    return await asyncio.to_thread(_read_configuration, config, headers, expiry, others)
+    answers = [config.get_api_key_with_prefix(key) for key in _HEADER_KEYS]
+    headers = [await answer if inspect.isawaitable(answer) else answer for answer in answers]
+    return await asyncio.to_thread(_read_configuration, config, headers, others)
 
 
 def login_via_async_client_in_thread(**kwargs: Any) -> ConnectionInfo | None:
@@ -290,32 +248,28 @@ def login_via_async_client_in_thread(**kwargs: Any) -> ConnectionInfo | None:
     return asyncio.run(login_via_async_client(**kwargs))
 
 
-@contextlib.contextmanager
-def _silence_loaders() -> Iterator[None]:
-    """Drop the log lines of client libraries about a kubeconfig: they quote it, with all secrets.
+def _check_kubeconfig() -> tuple[str, dict[str, Any]]:
+    """Refuse what the libraries misinterpret, or log; return the place, and what they leave out.
 
-    One of them uses the root logger. webop reports the errors itself when it reads the kubeconfig.
+    Raises:
+        LoginError: there is no kubeconfig, or it is not usable.
     """
+    from webop.client.auth.kubeconfig import choose_context, find_kubeconfig  # noqa: PLC0415
 
-    def is_other(record: logging.LogRecord) -> bool:
-        return record.module != "kube_config"
-
-    loggers = [logging.getLogger(name) for name in _LOADERS]
-    for logger in loggers:
-        logger.addFilter(is_other)
-    try:
-        yield
-    finally:
-        for logger in loggers:
-            logger.removeFilter(is_other)
+    paths = find_kubeconfig(os.environ)
+    if not paths:
+        raise LoginError(build_absence_message(), kind=ABSENCE)
+    return os.pathsep.join(map(str, paths)), choose_context(paths).list_others()
 
 
 def _read_configuration(
-    config: Any, headers: list[str | None], expiry: dt.datetime | None, others: dict[str, Any]
+    config: Any, headers: list[str | None], others: dict[str, Any]
 ) -> ConnectionInfo:
     """Return the credentials in the configuration of a client library."""
     *schemes, token = next(filter(None, headers), "").rsplit(" ", 1)
-    info = ConnectionInfo(
+    path = Path(config.cert_file or "")
+    pem = path.read_bytes() if path.is_file() else b""
+    info = KubeconfigConnection(
         server=config.host,
         ca_path=config.ssl_ca_cert,
         insecure=not config.verify_ssl,
@@ -325,70 +279,9 @@ def _read_configuration(
         token=token or None,
         certificate_path=config.cert_file,
         private_key_path=config.key_file,
-        expiration=choose_earliest(expiry, _detect_expiration(token, config.cert_file)),
+        expiration=detect_expiration(token, pem, "the kubeconfig's user"),
         **others,
     )
     # If an exec plugin fails, the library only logs it, and continues without credentials.
     is_nobody = not (info.authorization or info.certificate_path)
-    if is_nobody or find_server_problem(info.server):
-        return login_with_kubeconfig() or info
-    return info
-
-
-def _check_kubeconfig() -> dict[str, Any]:
-    """Refuse what the libraries misinterpret; return what they leave out.
-
-    Raises:
-        LoginError: the kubeconfig has such a field.
-    """
-    from webop.client.auth.kubeconfig import choose_context, find_kubeconfig  # noqa: PLC0415
-
-    paths = find_kubeconfig(os.environ)
-    return choose_context(paths).list_others() if paths else {}
-
-
-def _read_instead() -> ConnectionInfo:
-    """Read the kubeconfig that a library failed to read, or raise an error that explains it."""
-    info = login_with_kubeconfig()
-    if info is None:
-        raise LoginError(build_absence_message(), kind=ABSENCE) from None
-    return info
-
-
-def _detect_expiration(token: str | None, certificate_path: str | None) -> dt.datetime | None:
-    path = Path(certificate_path or "")
-    pem = path.read_bytes() if path.is_file() else b""
-    return detect_expiration(token, pem, "the kubeconfig's user")
-
-
-def _detect_plugin_expiration(config: Any) -> dt.datetime | None:
-    """Return the expiration from an exec plugin, which the library keeps in its refresh hook."""
-    hook = getattr(config, "refresh_api_key_hook", None)
-    if not inspect.isfunction(hook):
-        return None
-    loader = inspect.getclosurevars(hook).nonlocals.get("self")
-    return _keep_future(getattr(loader, "expiry", None))
-
-
-def _keep_future(expiry: object) -> dt.datetime | None:
-    """Return the expiration if it is in the future; None otherwise."""
-    if not isinstance(expiry, dt.datetime):
-        return None
-    expiry = expiry if expiry.tzinfo else expiry.replace(tzinfo=dt.UTC)
-    return expiry if expiry > dt.datetime.now(dt.UTC) else None
-
-
-def _get_filename(value: Any) -> str | None:
-    """Return the file of a BytesOrFile of pykube, which may be a temporary one."""
-    return value.filename() if value else None
-
-
-def _fetch_provider_token(config: Any) -> str | None:
-    """Let pykube renew the token of an auth provider, which it does in any request."""
-    import pykube  # noqa: PLC0415 - optional
-
-    if not config.user.get("auth-provider"):
-        return None
-    pykube.HTTPClient(config).get(version="", base="/")
-    token: str | None = config.user["auth-provider"].get("config", {}).get("access-token")
-    return token
+    return login_with_kubeconfig() or info if is_nobody else info

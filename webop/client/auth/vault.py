@@ -21,7 +21,7 @@ import random
 import ssl
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from webop.client.auth.urls import AnyPath, quote_path, quote_url
 from webop.errors import LoginError
@@ -52,6 +52,9 @@ _TYPES: dict[str, tuple[type, str]] = {
     "token": _TEXT,
     "username": _TEXT,
 }
+
+
+Headers = tuple[tuple[str, str], ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,8 +95,10 @@ class ConnectionInfo:
     expiration: dt.datetime | None = None
     proxy_url: str | None = dataclasses.field(default=None, repr=False)  # can have a password
     trust_env: bool = False
-    tls_server_name: str | None = None  # if the certificate has another name than the server
-    headers: tuple[tuple[str, str], ...] = dataclasses.field(default=(), repr=False)  # additional
+
+    # No fields, which are those of Kopf: only kubeconfigs have them.
+    tls_server_name: ClassVar[str | None] = None
+    headers: ClassVar[Headers] = ()
 
     def __post_init__(self) -> None:
         for name in ("ca", "certificate", "private_key"):
@@ -170,6 +175,14 @@ class ConnectionInfo:
         if self.expiration.tzinfo is None:
             return self.expiration.replace(tzinfo=dt.UTC).timestamp()
         return self.expiration.timestamp()
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class KubeconfigConnection(ConnectionInfo):
+    """One API server of a kubeconfig, with what the fields of Kopf cannot say."""
+
+    tls_server_name: str | None = None  # type: ignore[misc]  # in the certificate
+    headers: Headers = dataclasses.field(default=(), repr=False)  # type: ignore[misc]  # additional
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)

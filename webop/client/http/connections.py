@@ -108,7 +108,7 @@ class ConnectionPool:
             try:
                 await response.wait_for_head()
             except TransportError:
-                if response.has_begun or not request.is_repeatable or self._is_closed:
+                if response.has_begun or not request.is_repeatable() or self._is_closed:
                     raise
             else:
                 return response

@@ -28,6 +28,7 @@ MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 
+_REVIEWS = ("/apis/authentication.k8s.io/", "/apis/authorization.k8s.io/")
 _VERSION_TEST = ("test", "/metadata/resourceVersion")
 
 # In YAML, these are line breaks, which become spaces, or are not allowed.
@@ -65,13 +66,13 @@ class Call(NamedTuple):
         """The call in the words of RBAC, for messages."""
         return parse_attempt(self.method, self.path, self.params)
 
-    @property
     def is_repeatable(self) -> bool:
-        """Whether it can be sent again although the first one may have been executed.
+        """Return whether it can be sent again although the first one may have been executed.
 
         So it is if the second one does the same, or is refused: a new object has a name, a JSON
         patch only replaces, or tests the version first, and a deletion names the uid or version.
         A second deletion by name alone could delete what has come in place of the first object.
+        Reviews, such as SelfSubjectAccessReviews, store nothing.
         """
         is_patch = self.method == "PATCH"
         if self.method in {"GET", "PUT"} or (is_patch and self.content_type != JSON_PATCH):
@@ -83,7 +84,8 @@ class Call(NamedTuple):
         if self.method == "DELETE":
             return bool(resolve(body, ("preconditions",)))
         is_new = self.method == "POST" and self.attempt.name is None
-        return is_new and bool(resolve(body, ("metadata", "name")))
+        is_review = self.path.startswith(_REVIEWS)
+        return is_new and (is_review or bool(resolve(body, ("metadata", "name"))))
 
 
 class Page(NamedTuple):

@@ -100,8 +100,12 @@ class Session:
         key = (call.accept, None if call.content is None else call.content_type)
         headers = (self._headers.get(key) or self._build_headers(*key)) + build_trace_headers()
         try:
-            request = Request(call.method, target, headers, call.content, connect_timeout)
-            response = await self.transport.send(request._replace(is_repeatable=call.is_repeatable))
+            response = await self.transport.send(
+                Request(
+                    *(call.method, target, headers, call.content, connect_timeout),
+                    is_repeatable=call.is_repeatable,
+                )
+            )
         except UntrustedServerError as exc:
             self._vault.ask_for_login(self.info, error=exc)
             raise

@@ -35,7 +35,7 @@ class Request(NamedTuple):
             and on the length of the content.
         content: the body; None if there is none.
         connect_timeout: the limit for opening a new connection, in seconds; None means no limit.
-        is_repeatable: whether it can be sent again if the server may have executed it.
+        is_repeatable: returns whether it can be sent again if the server may have executed it.
     """
 
     method: str
@@ -43,7 +43,7 @@ class Request(NamedTuple):
     headers: bytes
     content: bytes | None = None
     connect_timeout: float | None = None
-    is_repeatable: bool = False
+    is_repeatable: Callable[[], bool] = bool
 
     def __repr__(self) -> str:
         return f"<Request {self.method} {self.target}>"  # the headers have the credentials

@@ -9,6 +9,5 @@ it with a real kube-apiserver; the remaining differences are in ``docs/simulatio
 from .messages import Json, Refusal, Request, Response
 from .server import Cluster
 from .store import Change, Watch
-from .webhooks import Review
 
-__all__ = ["Change", "Cluster", "Json", "Refusal", "Request", "Response", "Review", "Watch"]
+__all__ = ["Change", "Cluster", "Json", "Refusal", "Request", "Response", "Watch"]

@@ -19,19 +19,16 @@ class Kinds:
     """The kinds that are served, and those that discovery tells.
 
     Attributes:
-        serving_lag: for how many seconds a new CRD is not served.
         discovery_lag: for how many seconds discovery does not know that something has changed.
     """
 
     def __init__(
         self, store: Store, now: Callable[[], datetime], others: Iterable[Kind] = ()
     ) -> None:
-        self.serving_lag = 0.0
         self.discovery_lag = 0.0
         self._store = store
         self._now = now
         self._served: dict[tuple[str, str, str], Kind] = {}
-        self._since: dict[Kind, datetime] = {}
         self._told: list[tuple[datetime, tuple[Kind, ...]]] = []
         store.react = self._react
         for kind in (*BUILT_IN, *others):
@@ -41,11 +38,7 @@ class Kinds:
 
     def find(self, group: str, version: str, plural: str) -> Kind | None:
         """Return a kind that is served; None if there is none."""
-        kind = self._served.get((group, version, plural))
-        if kind is None or not kind.is_custom or not self.serving_lag:
-            return kind
-        age = self._now() - self._since[kind]
-        return kind if age >= timedelta(seconds=self.serving_lag) else None
+        return self._served.get((group, version, plural))
 
     def list_served(self) -> list[Kind]:
         """Return all kinds, each version of them."""
@@ -93,7 +86,7 @@ class Kinds:
         crd = self._write(marked, dict(marked["metadata"]), {"conditions": [*conditions, begun]})
         for kind in build_custom_kinds(crd):
             if (kind.group, kind.version, kind.plural) in self._served:
-                self._serve(kind)
+                self._served[kind.group, kind.version, kind.plural] = kind
         self._publish()
         if name in self._store.tables:
             self._delete_objects(self._store.tables[name], stamp)
@@ -150,13 +143,13 @@ class Kinds:
         """Serve the versions of a CRD as it is now; earlier watches end."""
         name = crd["metadata"]["name"]
         for key in [key for key, kind in self._served.items() if kind.resource == name]:
-            self._since.pop(self._served.pop(key))
+            del self._served[key]
         table = self._store.open_table(name)
         table.advance(len(table.log))
         table.end_watches()  # the server starts again with it, and with its cache
         table.oldest = self._store.version
         for kind in build_custom_kinds(crd):
-            self._serve(kind)
+            self._served[kind.group, kind.version, kind.plural] = kind
         self._publish()
 
     def _find_taken_names(self, crd: Json) -> Json:
@@ -183,15 +176,11 @@ class Kinds:
         self._store.commit(self._store.tables[CRDS], metadata["name"], new, request)
         return new
 
-    def _serve(self, kind: Kind) -> None:
-        self._served[kind.group, kind.version, kind.plural] = kind
-        self._since[kind] = self._now()
-
     def _withdraw(self, crd: Json) -> None:
         """Serve a kind no longer."""
         name = crd["metadata"]["name"]
         for key in [key for key, kind in self._served.items() if kind.resource == name]:
-            self._since.pop(self._served.pop(key))
+            del self._served[key]
         if name in self._store.tables:
             self._store.drop_table(name)
         self._publish()

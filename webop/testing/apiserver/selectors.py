@@ -55,30 +55,6 @@ def requires_name(query: dict[str, str]) -> bool:
     return any(re.match("metadata.name==?[^=]", term) for term in terms)
 
 
-def matches_label_selector(selector: Json | None, labels: dict[str, str]) -> bool:
-    """Tell whether labels match a LabelSelector, as in webhook configurations."""
-    if not selector:
-        return True
-    for key, value in (selector.get("matchLabels") or {}).items():
-        if labels.get(key) != value:
-            return False
-    return all(
-        _matches_expression(expression, labels)
-        for expression in selector.get("matchExpressions") or ()
-    )
-
-
-def _matches_expression(expression: Json, labels: dict[str, str]) -> bool:
-    key, values = expression["key"], expression.get("values") or ()
-    tests: dict[str, bool] = {
-        "In": key in labels and labels[key] in values,
-        "NotIn": labels.get(key) not in values,
-        "Exists": key in labels,
-        "DoesNotExist": key not in labels,
-    }
-    return tests[expression["operator"]]
-
-
 def _split(text: str) -> list[str]:
     return [term.strip() for term in _COMMAS.split(text)] if text.strip() else []
 

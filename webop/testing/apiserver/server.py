@@ -1,26 +1,25 @@
-"""The API server in memory: paths and methods, and what scenarios do to it besides."""
+"""The API server in memory: paths and methods."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from typing import Any
 from urllib.parse import unquote
 
 import orjson
 
+from .admission import Admission
 from .applying import Owners
 from .bodies import parse_body, parse_delete_options, parse_object
 from .definitions import Kinds
 from .discovery import discover
-from .kinds import BUILT_IN, CRDS, NAMESPACES, WEBHOOKS, Kind
+from .kinds import BUILT_IN, CRDS, NAMESPACES, Kind
 from .messages import Json, NoSuchPathError, Refusal, Request, Response
 from .reading import list_objects, open_watch
-from .store import Change, Store, Watch
+from .store import Store, Watch
 from .targets import Target
-from .webhooks import Review, Verdict
-from .writing import Quota, Steps, Writer
+from .writing import Steps, Writer
 
 _AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 _VERSION = {"major": "1", "minor": "36", "gitVersion": "v1.36.3", "platform": "linux/amd64"}
@@ -38,21 +37,19 @@ class Cluster:
 
     Guarantees:
         - The same requests at the same times get the same answers, uids included.
-        - :meth:`handle` is atomic. With :meth:`perform`, the world can go on while webhooks are
-          called, and the outcome is what the real server makes of it.
+        - :meth:`handle` is atomic. With :meth:`perform`, the world can go on while admission
+          decides, and the outcome is what the real server makes of it.
 
     Attributes:
-        admit: called with the review for each matching admission webhook; see
-            :class:`~.webhooks.Review`. Its answer is an AdmissionReview, or a Refusal if the
-            webhook could not be called. Without it, no webhooks are called.
-        observers: called after each change of the store.
-        kinds: the kinds that are served; the lags of their coming can be set there.
+        store: what is stored, and its watch caches.
+        kinds: the kinds that are served.
 
     Args:
         now: the wall clock, aware and in UTC.
         rng: for uids and generated names only.
         kinds: built-in kinds besides :data:`~.kinds.BUILT_IN`.
         applies: whether there is server-side apply, for which all writes are compared.
+        admission: what decides about writes.
     """
 
     def __init__(
@@ -62,158 +59,41 @@ class Cluster:
         *,
         kinds: Iterable[Kind] = (),
         applies: bool = False,
+        admission: Admission | None = None,
     ) -> None:
-        self.admit: Callable[[Review], Verdict] | None = None
-        self._store = Store()
-        self.observers = self._store.observers
-        self.kinds = Kinds(self._store, now, kinds)
-        self._writer = Writer(self._store, now, rng)
+        self.store = Store()
+        self.kinds = Kinds(self.store, now, kinds)
+        self._writer = Writer(self.store, now, rng, admission or Admission())
         self._writer.owners = Owners() if applies else None
         self._now = now
         for name in ("default", "kube-system"):
-            body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
-            self._command("POST", "/api/v1/namespaces", body)
-
-    @property
-    def version(self) -> int:
-        """The resource version of the latest change."""
-        return self._store.version
-
-    @property
-    def lag(self) -> int | Callable[[str], int]:
-        """How many changes the watch cache of a resource is late; see :class:`Store`."""
-        return self._store.lag
-
-    @lag.setter
-    def lag(self, lag: int | Callable[[str], int]) -> None:
-        self._store.lag = lag
-        self._store.catch_up()
-
-    def delay_webhooks(self, later: Callable[[Callable[[], None]], None]) -> None:
-        """Have changed webhook configurations in force some time later.
-
-        Args:
-            later: given a function, calls it then; functions in the order in which they came.
-        """
-        known = self._store.webhooks = {
-            resource: dict(self._store.tables[resource].objects) for resource in WEBHOOKS.values()
-        }
-
-        def note(change: Change) -> None:
-            if (objects := known.get(change.resource)) is not None:
-                later(lambda: take(objects, change))
-
-        def take(objects: dict[str, Json], change: Change) -> None:
-            objects.pop(change.key, None)
-            if change.new is not None:
-                objects[change.key] = change.new
-
-        self.observers.append(note)
-
-    @property
-    def quota(self) -> Quota | None:
-        """Tells, given a resource and an object to be created, why that is denied, if it is."""
-        return self._writer.quota
-
-    @quota.setter
-    def quota(self, quota: Quota | None) -> None:
-        self._writer.quota = quota
+            self.add_namespace(name)
 
     def get_objects(self, resource: str) -> dict[str, Json]:
         """Return the objects of a resource by "namespace/name", or by name; never modify them."""
-        table = self._store.tables.get(resource)
+        table = self.store.tables.get(resource)
         return {} if table is None else dict(table.objects)
-
-    def catch_up(self) -> None:
-        """Let the watch caches take what their lag of now permits."""
-        self._store.catch_up()
-
-    def compact(self) -> None:
-        """Forget the past: older versions are answered with 410."""
-        self._store.compact()
-
-    def send_bookmarks(self) -> None:
-        """Send bookmarks to the watches that want them; real servers do it once a minute."""
-        self._store.send_bookmarks()
-
-    def end_watches(self, resource: str | None = None) -> None:
-        """End all watches of a resource, or of all of them, as a server that restarts."""
-        for table in list(self._store.tables.values()):
-            if resource in (None, table.resource):
-                table.end_watches()
-
-    def add_kind(
-        self,
-        group: str,
-        plural: str,
-        kind: str,
-        *,
-        has_status: bool = False,
-        namespaced: bool = True,
-        schema: Json | None = None,
-    ) -> None:
-        """Define a kind by a CRD; without a schema, it keeps everything in spec and status."""
-        free = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-        schema = schema or {"type": "object", "properties": {"spec": free, "status": free}}
-        version: Json = {"name": "v1", "served": True, "storage": True}
-        version["schema"] = {"openAPIV3Schema": schema}
-        if has_status:
-            version["subresources"] = {"status": {}}
-        spec = {
-            "group": group,
-            "scope": "Namespaced" if namespaced else "Cluster",
-            "names": {"plural": plural, "kind": kind},
-            "versions": [version],
-        }
-        body = {
-            "apiVersion": "apiextensions.k8s.io/v1",
-            "kind": "CustomResourceDefinition",
-            "metadata": {"name": f"{plural}.{group}"},
-            "spec": spec,
-        }
-        self._command("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", body)
 
     def add_namespace(self, name: str) -> None:
         """Create a namespace."""
-        body = {"metadata": {"name": name}}
-        self._command("POST", "/api/v1/namespaces", body)
-
-    def finish_namespace(self, name: str) -> bool:
-        """Do what the namespace controller does for a namespace that is deleted.
-
-        Returns:
-            Whether it is gone: while finalizers hold objects in it, it is not.
-        """
-        held = False
-        for kind in self.kinds.list_served():
-            table = self._store.tables[kind.resource]
-            for key in [key for key in table.objects if key.startswith(f"{name}/")]:
-                path = f"/{'apis' if kind.group else 'api'}/{kind.api_version}/namespaces/"
-                self._command("DELETE", f"{path}{key.replace('/', f'/{kind.plural}/')}")
-                held = held or key in table.objects
-        if not held:
-            body = {"metadata": {"name": name}, "spec": {"finalizers": []}}
-            self._command("PUT", f"/api/v1/namespaces/{name}/finalize", body)
-        return not held
+        content = orjson.dumps({"metadata": {"name": name}})
+        headers = {"content-type": "application/json"}
+        response = self.handle(Request("POST", "/api/v1/namespaces", {}, headers, content))
+        if response.status >= 300:
+            raise ValueError(f"Cannot create the namespace {name}: {response.body}")
 
     def handle(self, request: Request) -> Response:
         """Carry out a request that is no watch."""
         steps = self.perform(request)
-        verdict: Verdict | None = None
         while True:
             try:
-                review = steps.send(verdict) if verdict is not None else next(steps)
+                next(steps)
             except StopIteration as exc:
                 response: Response = exc.value
                 return response
-            if self.admit is None:
-                uid = review["request"]["uid"]
-                verdict = {"response": {"uid": uid, "allowed": True}}
-            else:
-                verdict = self.admit(review)
 
     def perform(self, request: Request) -> Steps:
-        """Carry out a request in steps: yield reviews of webhooks, receive their responses."""
+        """Carry out a request in steps, which are those of admission."""
         try:
             return (yield from self._perform(request))
         except (Refusal, NoSuchPathError) as exc:
@@ -226,7 +106,7 @@ class Cluster:
             if target.name:
                 return self.handle(request)
             prefix = f"{target.namespace}/" if target.namespace else ""
-            return open_watch(self._store, target.kind, target.table, prefix, request.query)
+            return open_watch(self.store, target.kind, target.table, prefix, request.query)
         except (Refusal, NoSuchPathError) as exc:
             return exc.build_response()
 
@@ -251,13 +131,13 @@ class Cluster:
         request, kind = target.request, target.kind
         prefix = f"{target.namespace}/" if target.namespace else ""
         if request.method == "GET":
-            return list_objects(self._store, kind, target.table, prefix, request.query)
+            return list_objects(self.store, kind, target.table, prefix, request.query)
         if kind.namespaced and not target.namespace:
             raise NoSuchPathError
         if request.method == "POST":
             return (yield from self._writer.create(target, parse_object(kind, request)))
         if request.method == "DELETE" and kind.resource != NAMESPACES:
-            listed = list_objects(self._store, kind, target.table, prefix, request.query)
+            listed = list_objects(self.store, kind, target.table, prefix, request.query)
             for raw in listed.body["items"]:
                 one = Target(
                     kind, target.table, target.namespace, raw["metadata"]["name"], "", request
@@ -319,19 +199,11 @@ class Cluster:
             raise NoSuchPathError
         if (namespace and not kind.namespaced) or (name and kind.namespaced and not namespace):
             raise NoSuchPathError
-        table = self._store.tables[kind.resource]
+        table = self.store.tables[kind.resource]
         target = Target(kind, table, namespace, name, subresource, request)
         if subresource and subresource not in kind.subresources:
             raise target.refuse_absent() if kind.is_custom else NoSuchPathError()
         return target
-
-    def _command(self, method: str, path: str, body: Any = None) -> None:
-        """Do something on behalf of a scenario."""
-        content = None if body is None else orjson.dumps(body)
-        headers = {"content-type": "application/json"}
-        response = self.handle(Request(method, path, {}, headers, content, "system:scenario"))
-        if response.status >= 300:
-            raise ValueError(f"Cannot {method} {path}: {response.body}")
 
 
 def _split_path(path: str) -> tuple[str, str, list[str]]:

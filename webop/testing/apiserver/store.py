@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -185,12 +185,6 @@ class Table:
         """Let the watch cache take all changes until a version."""
         self.advance(bisect_right(self.log, version, key=lambda change: change.version))
 
-    def compact(self, current: int) -> None:
-        """Forget all changes that the watch cache has taken."""
-        self.oldest = self.compacted = self.get_cached_version(current)
-        del self.log[: self.cached]
-        self.cached = 0
-
     def end_watches(self) -> None:
         """End all watches."""
         for watch in list(self.watches):
@@ -202,17 +196,15 @@ class Store:
 
     Attributes:
         version: of the latest change.
-        lag: how many changes of a resource its watch cache is late; a number, or a function of
-            the resource. After it is lowered, call :meth:`catch_up`.
+        lag: how many changes of a resource its watch cache is late.
         observers: called after each change.
         react: called after them, and after the watches: what the server itself does then.
     """
 
     def __init__(self) -> None:
         self.version = 100
-        self.lag: int | Callable[[str], int] = 0
+        self.lag = 0
         self.observers: list[Callable[[Change], None]] = []
-        self.webhooks: dict[str, dict[str, Json]] | None = None
         self.tables: dict[str, Table] = {}
         self.react: Callable[[Change], None] | None = None
 
@@ -244,34 +236,9 @@ class Store:
         table.log.append(change)
         for observer in self.observers:
             observer(change)
-        self._advance(table)
+        table.advance(len(table.log) - self.lag)
         if self.react is not None:
             self.react(change)
-
-    def catch_up(self) -> None:
-        """Let all watch caches take what the lag of now permits."""
-        for table in list(self.tables.values()):
-            self._advance(table)
-
-    def compact(self) -> None:
-        """Forget the past: older versions are answered with 410."""
-        for table in self.tables.values():
-            table.compact(self.version)
-
-    def send_bookmarks(self) -> None:
-        """Send bookmarks to all watches that want them, as each server does once a minute."""
-        for watch, version in list(self._list_watches()):
-            watch.send_bookmark(version)
-
-    def _list_watches(self) -> Iterator[tuple[Watch, int]]:
-        for table in self.tables.values():
-            version = table.get_cached_version(self.version)
-            for watch in table.watches:
-                yield watch, version
-
-    def _advance(self, table: Table) -> None:
-        lag = self.lag(table.resource) if callable(self.lag) else self.lag
-        table.advance(len(table.log) - lag)
 
 
 def _set_version(raw: Json, version: int) -> Json:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .admission import Operation
 from .kinds import Kind
 from .messages import Json, Refusal, Request
 from .store import Table
-from .webhooks import Operation
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Target:
         return Refusal(422, "Invalid", message, details)
 
     def describe(self, verb: str, options: Json, name: str) -> Operation:
-        """Describe it for webhooks."""
+        """Describe it for admission."""
         return Operation(
             verb,
             self.kind,

@@ -1,7 +1,6 @@
 """Creations, replacements, patches, deletions: what kube-apiserver does, in its order.
 
-Each is a generator that yields the reviews of admission webhooks and receives their responses. So
-the rest of the world can go on while a webhook thinks. The stored object is checked again then.
+Each is a generator, because of :class:`.Admission`. The stored object is checked again after it.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from uuid import UUID
 from webop.models import structural
 
 from . import metadata as metadatas
-from . import webhooks
+from .admission import Admission
 from .applying import Owner, Owners
 from .bodies import (
     check_size,
@@ -32,10 +31,8 @@ from .messages import Json, Refusal, Response, refuse_body
 from .patches import apply_json_patch, apply_merge_patch, is_same
 from .store import Store
 from .targets import Target
-from .webhooks import Review, Verdict
 
-Steps = Generator[Review, Verdict, Response]
-Quota = Callable[[str, Json], Refusal | None]
+Steps = Generator[Any, Any, Response]
 
 _STORE_LIMIT = 1_572_864
 _ATTEMPTS = 5
@@ -52,12 +49,18 @@ _FOREGROUND = "foregroundDeletion"
 class Writer:
     """Changes objects as requests want it."""
 
-    def __init__(self, store: Store, now: Callable[[], datetime], rng: random.Random) -> None:
-        self.quota: Quota | None = None
+    def __init__(
+        self,
+        store: Store,
+        now: Callable[[], datetime],
+        rng: random.Random,
+        admission: Admission,
+    ) -> None:
         self.owners: Owners | None = None
         self._store = store
         self._now = now
         self._rng = rng
+        self._admission = admission
 
     def create(self, target: Target, raw: Json) -> Steps:
         """Create an object out of a decoded body."""
@@ -75,7 +78,7 @@ class Writer:
         name = metadata.get("name", "")
         operation = target.describe("CREATE", {"kind": "CreateOptions"}, name)
         fit = partial(_shape, target)
-        new = yield from webhooks.mutate(self._store, self._rng, operation, None, new, fit)
+        new = yield from self._admission.mutate(self._store, operation, None, new, fit)
         assert new is not None  # noqa: S101 - for the type checker
         metadata = _decode_metadata(target, new)
         name = self._complete_new(kind, metadata)
@@ -88,10 +91,7 @@ class Writer:
             metadata["generation"] = 1
         kind.fill_in(new)
         _check(target, new)
-        yield from webhooks.validate(self._store, self._rng, operation, None, new)
-        refusal = self.quota(kind.resource, new) if self.quota is not None else None
-        if refusal is not None:
-            raise refusal
+        yield from self._admission.validate(self._store, operation, None, new)
         if metadata.pop("resourceVersion", "0") != "0":
             raise Refusal(500, "", "resourceVersion should not be set on objects to be created")
         if (there := target.table.objects.get(target.key)) is not None:
@@ -183,8 +183,8 @@ class Writer:
         name = "" if is_one_of_many else target.name  # webhooks see no name
         wish = {"kind": "DeleteOptions", **options}
         operation = replace(target.describe("DELETE", wish, name), is_dry=is_dry)
-        yield from webhooks.mutate(self._store, self._rng, operation, old, None, dict)
-        yield from webhooks.validate(self._store, self._rng, operation, old, None)
+        yield from self._admission.mutate(self._store, operation, old, None, dict)
+        yield from self._admission.validate(self._store, operation, old, None)
         old = table.objects.get(target.key)
         if old is None:
             raise target.refuse_absent()
@@ -230,7 +230,7 @@ class Writer:
                 _check_same_name(target, made["metadata"])
             self._get_namespace(target)
             fit = partial(_shape, target)
-            mutated = yield from webhooks.mutate(self._store, self._rng, operation, old, made, fit)
+            mutated = yield from self._admission.mutate(self._store, operation, old, made, fit)
             assert mutated is not None  # noqa: S101 - for the type checker
             if mutated is not made:
                 metadata = _decode_metadata(target, mutated, is_patch=is_patch)
@@ -238,7 +238,7 @@ class Writer:
             new = self._prepare_update(target, old, mutated)
             if is_emptied or _has_new_generation(kind, old, new):
                 new["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
-            yield from webhooks.validate(self._store, self._rng, operation, old, new)
+            yield from self._admission.validate(self._store, operation, old, new)
             if table.objects.get(target.key) is not old:
                 continue  # somebody else was faster than the webhooks
             if is_finished(kind, new) or not is_same(new, old):

@@ -20,7 +20,7 @@ from tests.kit.certificates import Pair, issue, issue_by
 from tests.kit.scripted_server import Connection, ScriptedServer, answer_with, build_answer, playing
 from tests.kit.virtual_time import AdvancingLoop
 from tests.kit.waiting import eventually
-from webop.client.auth.vault import ConnectionInfo
+from webop.client.auth.vault import ConnectionInfo, KubeconfigConnection
 from webop.client.http import http1
 from webop.client.http.streams import StreamLimits
 from webop.errors import APIConnectionError, APIStatusError, LoginError
@@ -417,7 +417,7 @@ async def test_a_certificate_for_another_name_is_not_trusted(ca: Pair, tls: ssl.
             ("localhost", None, False),
         ):
             url = f"https://{host}:{server.port}"
-            info = ConnectionInfo(url, ca_data=ca.cert, tls_server_name=name)
+            info = KubeconfigConnection(url, ca_data=ca.cert, tls_server_name=name)
             async with server.connect(info) as client:
                 if is_trusted:
                     assert await client.request("GET", "/x") == {}
