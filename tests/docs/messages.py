@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -114,6 +115,16 @@ class Module:
             self._visit(child, around)
 
 
+@cache
+def _read_explaining() -> dict[str, Module]:
+    """Return the modules of public methods whose results are messages, by their names."""
+    texts = ((path, path.read_text(encoding="utf-8")) for path in (ROOT / "webop").rglob("*.py"))
+    modules = [Module(path.stem, ast.parse(text)) for path, text in texts if "def explain_" in text]
+    return {
+        name: module for module in modules for name in module.functions if name[:8] == "explain_"
+    }
+
+
 def get_name(node: ast.AST) -> str:
     """Return the last part of a dotted name; empty if it has none."""
     if isinstance(node, ast.Attribute):
@@ -172,6 +183,8 @@ class Renderer:
                 return [text for e in errors for text in self.render(e.args[0], around, depth)]
             case ast.Call(func=ast.Name(id=name)) if depth and name in self._module.functions:
                 return self._render_results(name, depth - 1)
+            case ast.Call(func=ast.Attribute(attr=name)) if depth and name in _read_explaining():
+                return Renderer(_read_explaining()[name])._render_results(name, depth - 1)
         return []
 
     def _render_part(self, part: ast.expr, around: Around, depth: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""What API servers do by structural schemas: drop, fill in and refuse. Pure.
+"""Structural schemas: what API servers drop, fill in, and refuse. Pure.
 
 The part of OpenAPI v3 that operators' CRDs use most; CEL rules and formats are not judged.
 """
