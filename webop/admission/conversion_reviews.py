@@ -170,14 +170,14 @@ class ConversionService:
         try:
             with self._count(handler):
                 converted = await self._call(request, handler, step.body)
+            shown_converted = None
+            if step.shown is not None:
+                request.doing += ", as it was shown before it was changed"
+                shown_converted = await self._call(request, handler, step.shown)
         except ConversionError as exc:
             request.failure = exc.__cause__ or exc.__context__
             self._report(handler, body, exc)
             return step.end()
-        shown_converted = None
-        if step.shown is not None:
-            with contextlib.suppress(ConversionError):
-                shown_converted = await self._call(request, handler, step.shown)
         return step.end(converted, shown_converted)
 
     @contextlib.contextmanager

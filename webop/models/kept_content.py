@@ -3,14 +3,17 @@
 API servers accept values that a class refuses, and functions of users fail. If conversions failed
 with them, one object would break each list of its kind. Instead, the other version shows what it
 can have of the same fields, and an annotation keeps the content as it was. On the way back, what
-was changed since is changed in that, too (:func:`merge`).
+was changed since is changed in that, too (:func:`merge`). The status is not kept: whoever can write
+annotations could forge it.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from typing import Any, Final
 
@@ -33,9 +36,10 @@ Json = dict[str, Any]
 Model = type[pydantic.BaseModel]
 
 _TOO_LARGE: Final = "too large: a write in this version loses what it does not show"
+_LEVELS: Final = 10  # of merged changes; each level takes time for all that is below it
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class VersionChange:
     """The conversion of an object from one version to another one, with what it keeps.
 
@@ -66,28 +70,36 @@ class VersionChange:
         with contextlib.suppress(TypeError, ValueError):
             content = load(records.pop(_name(target), ""))
             orjson.dumps([[[content]]])  # as deep as in a response
-            schema = get_schema(target)
-            if isinstance(content, dict) and not structural.is_malformed(content, schema):
+            if isinstance(content, dict) and _is_valid(content := _drop_status(content), target):
                 kept = build_object(target, body["metadata"], content)
                 return cls(source, target, body, records, kept, _copy(kept, source))
         return cls(source, target, body, records)
 
-    @property
+    @cached_property
     def needs_function(self) -> bool:
         """Whether it must be called: by the paths of fields alone, something would be lost."""
-        return self.kept is None or self._loses(self._go_back(_copy(self.body, self.target)))
+        states = _copy(self._by_path, self.source), self.body
+        shown, present = (_drop_status(get_content(state)) for state in states)
+        return self.kept is None or shown != present
+
+    @cached_property
+    def _by_path(self) -> Json:
+        return self._go_back(_copy(self.body, self.target))
 
     def end(self, converted: Json | None = None, shown_converted: Json | None = None) -> Json:
         """Return the object in the version of the target.
 
         Args:
             converted: what the function makes of the object; None if it cannot convert it.
-            shown_converted: what the function makes of what the object was shown as.
+            shown_converted: what the function makes of what the object was shown as. Without it,
+                what the function made of changes alone is unknown, and only paths count.
         """
-        found = self._go_back(converted or _copy(self.body, self.target), shown_converted)
+        if self.shown is not None and shown_converted is None:
+            converted = None
+        found = self._go_back(converted, shown_converted) if converted else self._by_path
         records = self.records
-        if converted is None and (self.kept is None or self._loses(found)):
-            text = orjson.dumps(get_content(self.body)).decode()
+        if converted is None and self.needs_function:
+            text = orjson.dumps(_drop_status(get_content(self.body))).decode()
             records = {**records, _name(self.source): text}
         annotations = found["metadata"].get("annotations") or {}
         for name, text in records.items():
@@ -98,25 +110,39 @@ class VersionChange:
         return _annotate(found, annotations) if annotations else found
 
     def _go_back(self, found: Json, shown_converted: Json | None = None) -> Json:
-        """Return what was kept with all changes since; if nothing was kept, what was found."""
+        """Return what was kept with all changes since, and the status of what was found."""
         if self.kept is None or self.shown is None:
             return found
         states = found, shown_converted or _copy(self.shown, self.target), self.kept
-        return build_object(self.target, found["metadata"], merge(*map(get_content, states)))
+        merged = merge(*(_drop_status(get_content(state)) for state in states))
+        status = {key: found[key] for key in found if key == "status"}
+        return build_object(self.target, found["metadata"], merged | status)
 
-    def _loses(self, found: Json) -> bool:
-        """Return whether an object would not be shown as the present one again."""
-        return get_content(_copy(found, self.source)) != get_content(self.body)
+
+def _is_valid(content: Json, model: Model) -> bool:
+    """Return whether API servers accept it, apart from CEL rules."""
+    schema = get_schema(model)
+    is_malformed = structural.is_malformed(content, schema)
+    return not (is_malformed or any(structural.find_faults(content, schema)))
+
+
+def _drop_status(content: Json) -> Json:
+    return {key: value for key, value in content.items() if key != "status"}
 
 
 def _annotate(body: Json, annotations: Json) -> Json:
     return {**body, "metadata": {**body["metadata"], "annotations": annotations}}
 
 
-def find_records(body: Json) -> Json:
+def find_records(body: Mapping[str, Any]) -> Json:
     """Return the annotations with what an object was in versions that it was converted from."""
-    annotations = body["metadata"].get("annotations") or {}
+    annotations = (body.get("metadata") or {}).get("annotations") or {}
     return {name: annotations[name] for name in annotations if name.startswith(f"{KEPT_PREFIX}/")}
+
+
+def has_lost(body: Mapping[str, Any]) -> bool:
+    """Return whether an object does not show all of its content, nor keeps it."""
+    return _TOO_LARGE in find_records(body).values()
 
 
 def _name(model: Model) -> str:
@@ -129,18 +155,20 @@ def _copy(body: Json, target: Model) -> Json:
     return build_object(target, body["metadata"], content)
 
 
-def merge(new: Any, old: Any, kept: Any) -> Any:
+def merge(new: Any, old: Any, kept: Any, levels: int = _LEVELS) -> Any:
     """Return a kept value, changed where a new one differs from an old one.
 
     Items of lists have no names: those that did not change belong together, and so do the others,
-    in their order.
+    in their order. What has changed below the levels replaces what was kept there.
     """
     if new == old:
         return kept
+    if not levels:
+        return new
     if isinstance(new, dict) and isinstance(old, dict) and isinstance(kept, dict):
         merged = {}
         for key in dict.fromkeys((*kept, *new)):
-            item = merge(*(side.get(key, ABSENT_FIELD) for side in (new, old, kept)))
+            item = merge(*(side.get(key, ABSENT_FIELD) for side in (new, old, kept)), levels - 1)
             if item is not ABSENT_FIELD:
                 merged[key] = item
         return merged
@@ -153,7 +181,7 @@ def merge(new: Any, old: Any, kept: Any) -> Any:
     same = [each.popleft() if (each := pairs.get(_identify(item))) else None for item in new]
     others = chain.from_iterable(pairs.values())
     found = [pair or next(others, (ABSENT_FIELD, ABSENT_FIELD)) for pair in same]
-    return [merge(item, *pair) for item, pair in zip(new, found, strict=True)]
+    return [merge(item, *pair, levels - 1) for item, pair in zip(new, found, strict=True)]
 
 
 def _identify(item: Any) -> bytes:

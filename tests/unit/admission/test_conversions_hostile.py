@@ -34,10 +34,12 @@ released = threading.Event()
 
 
 @contextlib.asynccontextmanager
-async def convert_by(fn: Callable[[ShopV1], Any], **admission: Any) -> AsyncIterator[Site]:
+async def convert_by(
+    fn: Callable[[ShopV1], Any], down: Any = downgrade, **admission: Any
+) -> AsyncIterator[Site]:
     registry = webop.OperatorRegistry()
     webop.on.convert(ShopV1, to=ShopV2, registry=registry)(fn)
-    webop.on.convert(ShopV2, to=ShopV1, registry=registry)(downgrade)
+    webop.on.convert(ShopV2, to=ShopV1, registry=registry)(down)
     webop.on.convert(ShopAlpha, to=ShopV2, registry=registry)(upgrade_alpha)
     webop.on.convert(ShopV2, to=ShopAlpha, registry=registry)(downgrade_alpha)
     settings = build_settings()
@@ -295,3 +297,29 @@ async def test_an_unknown_version_is_a_failure_with_a_reason(version: str, statu
     assert answer.status_code == status
     assert "no function for it" in answer.text or "must be of the group" in answer.text
     assert len(answer.text) < 1000
+
+
+async def test_a_change_that_was_accepted_survives_the_repair_in_the_other_version() -> None:
+    def refuse(old: ShopV1) -> ShopV2:
+        if old.spec.address == "odd:80":
+            raise ValueError("odd")
+        return upgrade(old)
+
+    async def refuse_host(new: ShopV2) -> ShopV1:
+        if new.spec.host == "odd":
+            raise ValueError("odd")
+        return await downgrade(new)
+
+    async def convert(site: Site, body: Any, version: str) -> Any:
+        response = await post(site, build(body, version=f"{GROUP}/{version}"))
+        return response["convertedObjects"][0]
+
+    spec = {"host": "odd", "port": 80, "count": 3, "tags": {}}
+    odd = {**V1, "apiVersion": f"{GROUP}/v2", "spec": spec}
+    async with convert_by(refuse, refuse_host) as site:
+        shown = await convert(site, odd, "v1")
+        changed = {**shown, "spec": {"address": "odd:80", "replicas": 5}}
+        stored = await convert(site, changed, "v2")
+        assert stored["spec"] == spec
+        stored["spec"] = {**spec, "host": "even"}
+        assert (await convert(site, stored, "v1"))["spec"]["replicas"] == 5

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+import time
+from typing import Any, Literal
 
 import pytest
 from pydantic import Field
 
 import webop
 from webop.models.kept_content import VersionChange, merge
+from webop.models.structural import find_faults
 
 GROUP = "kept.webop.dev"
 LIMIT = 262_144
@@ -23,12 +25,14 @@ class OldItem(webop.Struct):
 class OldSpec(webop.Struct):
     size: int | str = 1
     address: str | None = None
+    mode: Literal["fast", "slow"] | None = None
     items: list[OldItem] = Field(default_factory=list)
 
 
 @webop.resource(GROUP, "v1", kind="Chest", stored=False)
 class ChestV1(webop.Model):
     spec: OldSpec
+    status: dict[str, str] | None = None
 
 
 class NewItem(webop.Struct):
@@ -44,6 +48,7 @@ class NewSpec(webop.Struct):
 @webop.resource(GROUP, "v2", kind="Chest")
 class ChestV2(webop.Model):
     spec: NewSpec
+    status: dict[str, str] | None = None
 
 
 @webop.resource(GROUP, "v3", kind="Chest", stored=False)
@@ -120,13 +125,57 @@ def test_what_has_no_place_on_the_way_back_is_kept_there() -> None:
 
 
 def test_what_the_function_makes_of_a_change_is_changed() -> None:
-    repaired = change(size=5, host="x")
-    made = {"size": 5, "address": "x:1", "items": SHOWN["items"]}
-    assert go_back(repaired, made) == build("v1", {**made, "items": ITEMS})
-    # If the function can convert what was shown, too: only what it makes of the change.
     former = {"size": 7, "address": "none:1", "items": SHOWN["items"]}
     made = {**former, "size": 5}
     assert go_back(change(size=5, host="x"), made, former)["spec"] == {**OLD, "size": 5}
+
+
+def test_a_function_that_refuses_what_was_shown_overwrites_nothing_that_was_kept() -> None:
+    repaired = change(size=5, host="x")
+    back = go_back(repaired, {"size": 5, "address": "x:1", "items": SHOWN["items"]})
+    assert back["spec"] == {**OLD, "size": 5}
+    assert VersionChange.begin(ChestV1, ChestV2, back).end()["spec"] == repaired["spec"]
+
+
+def test_an_annotation_cannot_forge_a_status() -> None:
+    kept = json.dumps({"spec": OLD, "status": {"approved": "yes"}})
+    real = {"status": {"phase": "new"}}
+    forged = {**build("v2", SHOWN, **{f"{GROUP}/v1": kept}), **real}
+    back = VersionChange.begin(ChestV2, ChestV1, forged).end()
+    assert (back["spec"], back["status"]) == (OLD, real["status"])
+    shown = VersionChange.begin(ChestV1, ChestV2, back).end()
+    assert json.loads(shown["metadata"]["annotations"][f"{GROUP}/v1"]) == {"spec": OLD}
+
+
+@pytest.mark.parametrize(
+    "spec", [{"mode": "god"}, {"items": [{"secret": "x"}]}, {"items": 5}, {"mode": [1, 2]}]
+)
+def test_an_annotation_cannot_pass_by_the_schema(spec: Any) -> None:
+    kept = {f"{GROUP}/v1": json.dumps({"spec": spec})}
+    assert VersionChange.begin(ChestV2, ChestV1, build("v2", SHOWN, **kept)).kept is None
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"type": "array", "maxItems": 1}, [1, 2]),
+        ({"type": "object", "minProperties": 1}, {}),
+        ({"type": "string", "pattern": "^(a+)+$"}, "a" * 26 + "b"),
+    ],
+)
+def test_faults_of_hostile_values_are_found_quickly(schema: Any, value: Any) -> None:
+    began = time.process_time()
+    assert [*find_faults(value, schema)]
+    assert time.process_time() - began < 0.5
+
+
+def test_a_deep_value_does_not_hold_the_event_loop() -> None:
+    new, old = [{f"{number:x}": 1 for number in range(100_000)}], [1]
+    for _ in range(200):
+        new, old = [new], [old]  # type: ignore[list-item]
+    began = time.process_time()
+    assert merge(new, old, old) == new
+    assert time.process_time() - began < 0.5
 
 
 def test_kept_contents_of_further_versions_stay_whatever_a_function_does() -> None:
