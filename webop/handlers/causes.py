@@ -14,10 +14,12 @@ from webop.errors import AdmissionError, MisfitError
 from webop.handlers.model import Activity, Reason
 from webop.handlers.stopping import DaemonStopped
 from webop.models.arguments import Argument, convert_arguments
+from webop.models.kept_content import find_records
 from webop.objects import fields
 from webop.objects.body import Body, RawEvent, RawEventType
 from webop.objects.diffs import Diff, diff
 from webop.objects.fields import FieldPath
+from webop.objects.names import join_names
 from webop.objects.patch import Patch
 from webop.objects.resources import Resource
 
@@ -88,6 +90,20 @@ class ResourceCause(Cause):
     def is_deleted(self) -> bool:
         """Whether the object is being deleted: then it need not fit its model."""
         return self.body.meta.deletion_timestamp is not None
+
+    @property
+    def unconverted(self) -> MisfitError | None:
+        """Why handlers would see a part of the object only; None if they see all of it."""
+        if self.is_deleted or not (records := find_records(self.body)):
+            return None
+        meta, names = self.body.meta, " ".join(f"{record}-" for record in records)
+        where = f" --namespace {meta.namespace}" if meta.namespace else ""
+        versions = join_names(record.rpartition("/")[2] for record in records)
+        return MisfitError(
+            f"it could not be converted from {versions}. Correct it there, or the function. If "
+            f"nobody needs that content any more: kubectl annotate {self.resource.plural_name} "
+            f"{meta.name}{where} {names}"
+        )
 
     def identify(self) -> dict[str, str | None]:
         """Return the identity of the object for traces, without any of its contents."""

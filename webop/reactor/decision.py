@@ -104,7 +104,9 @@ def decide(ctx: ResourceContext, obj: WatchedObject) -> Decision | None:
     states = fetch_states(ctx.handlers.changes, body=recorded, storage=storage)
     cycle = work.cycle or _NO_CYCLE
     cause = _detect_cause(ctx, obj, recorded, states, cycle)
-    decision = Decision(cause, states)
+    decision = Decision(cause, states, misfit=cause.unconverted)
+    if decision.misfit is not None:
+        return decision  # a write, also of the finalizer, could lose what is kept
     wanted = _decide_daemons(ctx, obj, decision)
     decision.wants_finalizer = _decide_finalizer(ctx, obj, cause, is_wanted=bool(wanted))
     decision.reconcilers = find_due(ctx, obj, cause)

@@ -250,7 +250,7 @@ class Reconciler:
         misfits[obj.uid] = FailedCall(kind, obj.namespace, obj.name, *what), state
         text = "The object does not fit the model of its handlers, which wait until it does: %s"
         cause.logger.error(text, problem, extra={"k8s_reason": "Misfit"})
-        if self.ctx.handlers.reports_misfits:
+        if self.ctx.handlers.reports_misfits and cause.unconverted is None:
             await self._write_validity(obj, cause, problem)
 
     async def _write_validity(

@@ -250,6 +250,46 @@ async def test_deletion_goes_on_for_an_object_that_does_not_fit(
     assert deleted == [{"size": "large"}, BoatSpec(size=1)]
 
 
+async def test_what_a_failed_conversion_has_left_is_neither_handled_nor_written(
+    run_operator: RunOperator, objects: Objects
+) -> None:
+    calls: list[str] = []
+    kept = {"kept.webop.dev/v0": '{"spec":{}}'}
+
+    @webop.reconcile(Boat)
+    async def build(**_: Any) -> None:
+        calls.append("reconcile")
+
+    @webop.on.create("boats.models.webop.dev")
+    @webop.on.event("boats.models.webop.dev", id="see")
+    @webop.daemon(Boat)
+    @webop.timer("boats.models.webop.dev", interval=0.1, id="tick")
+    async def call(**_: Any) -> None:
+        calls.append("other")
+
+    @webop.on.delete(Boat)
+    async def delete(name: str, **_: Any) -> None:
+        calls.append(f"delete {name}")
+
+    async with run_operator(build_settings(posting={"enabled": True})):
+        await objects.create("one", {"size": 1}, annotations=kept)
+        made = await objects.create("two", {"size": "large"}, annotations=kept)
+        (event,) = await wait_for_events(objects, "one", bool)
+        command = f"kubectl annotate boats.models.webop.dev one --namespace {objects.namespace}"
+        assert event["reason"] == "Misfit"
+        assert "it could not be converted from v0. Correct it there" in event["message"]
+        assert f"{command} kept.webop.dev/v0-" in event["message"]
+        await wait_for_events(objects, "two", bool)
+        assert await objects.get("two") == made
+        assert calls == []
+        await objects.patch("one", {"metadata": {"annotations": {"kept.webop.dev/v0": None}}})
+        await wait_stored(objects, "one")
+        await eventually(lambda: {*calls} == {"reconcile", "other"})
+        await objects.patch("one", {"metadata": {"annotations": kept}})
+        await objects.remove("one")
+        await eventually(lambda: "delete one" in calls)
+
+
 async def test_a_former_state_that_does_not_fit_is_a_mapping(
     run_operator: RunOperator, objects: Objects
 ) -> None:

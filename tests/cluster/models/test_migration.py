@@ -40,11 +40,13 @@ def run(webop_cluster: LocalCluster, tmp_path: Path) -> Run:
 
 
 @contextlib.asynccontextmanager
-async def convert(info: ConnectionInfo, shops: Shops) -> AsyncIterator[Running]:
+async def convert(
+    info: ConnectionInfo, shops: Shops, version: str = "v1"
+) -> AsyncIterator[Running]:
     server = webop.WebhookServer(port=0, host="localhost")
     settings = build_settings(admission={"server": server, "managed": MANAGED})
     async with operate(info, webop.get_default_registry(), settings, clusterwide=True) as running:
-        await shops.wait_converted()
+        await shops.wait_converted(version)
         yield running
 
 
@@ -187,6 +189,34 @@ async def test_objects_that_cannot_be_converted_are_named(
         is_failing = False
         assert (await run("--name", NAME)).exit_code == 0
     await check_stored(shops, 3)
+
+
+async def test_an_object_that_is_too_large_to_be_kept_is_not_rewritten(
+    shops: Shops, info: ConnectionInfo, run: Run
+) -> None:
+    is_failing = True
+
+    def fail(old: ShopV1) -> ShopV2:
+        if is_failing:
+            raise ValueError("not this one")
+        return upgrade(old)
+
+    declare(up=fail)
+    async with convert(info, shops, version="v1alpha1"):
+        await store_as(shops, "v1")
+        spec = {"address": "x" * 300_000 + ":81"}
+        await shops.create("v1", "large", spec)
+        await store_as(shops, "v2")
+        result = await run("--name", NAME)
+        assert result.exit_code == 1
+        text = (
+            f"shops {shops.namespace}/large: it cannot be converted, and its content is too large"
+        )
+        assert text in result.output
+        assert (await shops.get("v1", "large"))["spec"]["address"] == spec["address"]
+        is_failing = False
+        result = await run("--name", NAME)
+        assert result.exit_code == 0, result.output
 
 
 async def test_mistakes_are_named(run: Run, tmp_path: Path) -> None:

@@ -171,10 +171,12 @@ async def test_an_odd_object_of_the_version_that_is_not_stored_comes_back(peers:
     await peers.patch("v1beta1", NOTE)
     assert (await peers.send("GET", "v1", "odd"))["spec"]["routes"] == ROUTES
     await peers.patch("v1", {"spec": {"address": "even"}})
-    expected = {**made["spec"], "address": "even", "size": 1}
     repaired = await peers.send("GET", "v1beta1", "odd")
-    assert repaired["spec"] == expected
-    assert repaired["metadata"]["annotations"] == NOTE["metadata"]["annotations"]
+    assert repaired["spec"] == {**made["spec"], "address": "even"}  # the size, too
+    await peers.patch("v1beta1", {})
+    stored = await peers.send("GET", "v1", "odd")
+    assert stored["spec"] == {"address": "even", "count": 9, "routes": ROUTES}
+    assert stored["metadata"]["annotations"] == NOTE["metadata"]["annotations"]
 
 
 async def test_an_embedded_object_that_is_none_breaks_no_list(peers: Peers) -> None:

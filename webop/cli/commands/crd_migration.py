@@ -38,7 +38,7 @@ from webop.errors import (
 )
 from webop.models.crd_comparison import list_drops
 from webop.models.crds import build_crds, get_storage_version, is_converted
-from webop.models.kept_content import find_records
+from webop.models.kept_content import find_records, has_lost
 from webop.objects.names import join_names
 from webop.objects.resources import CRDS, Resource
 
@@ -49,6 +49,10 @@ _MAX_FAILURES = 100  # of single objects; then the rest would not do better
 # Objects; a list has a minute, in which each of them may have to be converted, one after another.
 _PAGE, _SMALLEST_PAGE = 100, 20
 _PASSES = 5
+_TOO_LARGE = (
+    "it cannot be converted, and its content is too large for an annotation. It was not rewritten, "
+    "as that would lose the content. Correct the function, or the object in its old version"
+)
 _PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0)  # seconds
 _INTERVAL = 5.0  # seconds; between lines about the progress, if they are not shown in place
 
@@ -334,6 +338,11 @@ class _Migration:
                 place = f"{namespace}/{name}" if namespace else name
                 call = Call("PATCH", path, params, b"{}", MERGE_PATCH)
                 try:
+                    if has_lost({"metadata": item}):  # the list can be from a cache
+                        made = await self._send(Call("GET", path))
+                        if has_lost(made):
+                            self.failures.append(f"{resource.plural} {place}: {_TOO_LARGE}")
+                            return
                     made = await self._send(call)
                     for record in find_records(made):  # its function may work now
                         older = replace(resource, version=record.rpartition("/")[2])
