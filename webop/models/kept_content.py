@@ -70,7 +70,7 @@ class VersionChange:
         with contextlib.suppress(TypeError, ValueError):
             content = load(records.pop(_name(target), ""))
             orjson.dumps([[[content]]])  # as deep as in a response
-            if isinstance(content, dict) and _is_valid(content := _drop_status(content), target):
+            if isinstance(content, dict) and _is_valid(content := _get_content(content), target):
                 kept = build_object(target, body["metadata"], content)
                 return cls(source, target, body, records, kept, _copy(kept, source))
         return cls(source, target, body, records)
@@ -79,7 +79,7 @@ class VersionChange:
     def needs_function(self) -> bool:
         """Whether it must be called: by the paths of fields alone, something would be lost."""
         states = _copy(self._by_path, self.source), self.body
-        shown, present = (_drop_status(get_content(state)) for state in states)
+        shown, present = map(_get_content, states)
         return self.kept is None or shown != present
 
     @cached_property
@@ -99,7 +99,7 @@ class VersionChange:
         found = self._go_back(converted, shown_converted) if converted else self._by_path
         records = self.records
         if converted is None and self.needs_function:
-            text = orjson.dumps(_drop_status(get_content(self.body))).decode()
+            text = orjson.dumps(_get_content(self.body)).decode()
             records = {**records, _name(self.source): text}
         annotations = found["metadata"].get("annotations") or {}
         for name, text in records.items():
@@ -114,9 +114,9 @@ class VersionChange:
         if self.kept is None or self.shown is None:
             return found
         states = found, shown_converted or _copy(self.shown, self.target), self.kept
-        merged = merge(*(_drop_status(get_content(state)) for state in states))
         status = {key: found[key] for key in found if key == "status"}
-        return build_object(self.target, found["metadata"], merged | status)
+        content = merge(*map(_get_content, states)) | status
+        return build_object(self.target, found["metadata"], content)
 
 
 def _is_valid(content: Json, model: Model) -> bool:
@@ -126,8 +126,8 @@ def _is_valid(content: Json, model: Model) -> bool:
     return not (is_malformed or any(structural.find_faults(content, schema)))
 
 
-def _drop_status(content: Json) -> Json:
-    return {key: value for key, value in content.items() if key != "status"}
+def _get_content(body: Json) -> Json:
+    return {key: value for key, value in get_content(body).items() if key != "status"}
 
 
 def _annotate(body: Json, annotations: Json) -> Json:
