@@ -227,9 +227,12 @@ def _build_kwargs(
             kwargs.update(cause.build_field_kwargs(path))
     if cause.indices:  # few operators have any; they hide arguments of the same name
         kwargs.update(cause.indices)
-    is_watched = isinstance(cause, ResourceCause) and not isinstance(cause, WebhookCause)
-    if is_watched and cause.unconverted:
-        raise cause.unconverted
+    if (
+        isinstance(cause, ResourceCause)
+        and not isinstance(cause, WebhookCause)
+        and (misfit := cause.unconverted)
+    ):
+        raise misfit
     if handler.arguments:
         cause.fit(handler.arguments, kwargs)
     return kwargs

@@ -3,8 +3,8 @@
 API servers accept values that a class refuses, and functions of users fail. If conversions failed
 with them, one object would break each list of its kind. Instead, the other version shows what it
 can have of the same fields, and an annotation keeps the content as it was. On the way back, what
-was changed since is changed in that, too (:func:`merge`). The status is not kept: whoever can write
-annotations could forge it.
+was changed since is changed in that, too (:func:`merge`). The status is not kept: everybody who may
+write annotations could forge it.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ class VersionChange:
             return found
         states = found, shown_converted or _copy(self.shown, self.target), self.kept
         status = {key: found[key] for key in found if key == "status"}
-        content = merge(*map(_get_content, states)) | status
-        return build_object(self.target, found["metadata"], content)
+        new, old, kept = map(_get_content, states)
+        return build_object(self.target, found["metadata"], merge(new, old, kept) | status)
 
 
 def _is_valid(content: Json, model: Model) -> bool:
@@ -159,7 +159,7 @@ def merge(new: Any, old: Any, kept: Any, levels: int = _LEVELS) -> Any:
     """Return a kept value, changed where a new one differs from an old one.
 
     Items of lists have no names: those that did not change belong together, and so do the others,
-    in their order. What has changed below the levels replaces what was kept there.
+    in their order. A change below the levels replaces the kept value there.
     """
     if new == old:
         return kept
@@ -168,7 +168,12 @@ def merge(new: Any, old: Any, kept: Any, levels: int = _LEVELS) -> Any:
     if isinstance(new, dict) and isinstance(old, dict) and isinstance(kept, dict):
         merged = {}
         for key in dict.fromkeys((*kept, *new)):
-            item = merge(*(side.get(key, ABSENT_FIELD) for side in (new, old, kept)), levels - 1)
+            item = merge(
+                new.get(key, ABSENT_FIELD),
+                old.get(key, ABSENT_FIELD),
+                kept.get(key, ABSENT_FIELD),
+                levels - 1,
+            )
             if item is not ABSENT_FIELD:
                 merged[key] = item
         return merged
