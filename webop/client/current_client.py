@@ -9,6 +9,3 @@ from contextvars import ContextVar
 from typing import Any
 
 current_client: ContextVar[Any] = ContextVar("current_client", default=None)
-
-written_paths: ContextVar[set[str] | None] = ContextVar("written_paths", default=None)
-"""The paths of the objects that the running handler has written to; None if not recorded."""

@@ -33,7 +33,7 @@ from typing import (
 import pydantic
 
 from webop.client.auth.exec_plugins import current_login
-from webop.client.current_client import current_client, written_paths
+from webop.client.current_client import current_client
 from webop.client.http.requests import (
     APPLY_PATCH,
     JSON,
@@ -581,8 +581,6 @@ class AsyncClient:
         encode = encode_yaml if content_type == APPLY_PATCH else encode_body
         content = None if body is None else encode(body)
         path = resource.get_url(namespace=namespace, name=name, subresource=subresource)
-        if method != "GET" and (written := written_paths.get()) is not None:
-            written.add(path)
         call = Call(
             method,
             path,

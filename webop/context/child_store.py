@@ -316,6 +316,10 @@ class ChildStore:
                 if self._applying.pop(place) and child is not None:
                     self._tell(place, child)
 
+    def count_applying(self) -> int:
+        """Return how many children are being applied."""
+        return len(self._applying)
+
     def note_applied(self, place: Place, raw: Json, names: Names, *, is_read: bool) -> None:
         """Accept the response to an own apply, unless what came later has overtaken it."""
         known, child = self._children.get(place), read_child(place, raw, names, is_read=is_read)

@@ -305,7 +305,9 @@ class Children:
         digest = read_digest(found, self._names)
         if owner and owner != self._uid and not digest.startswith(build_seal(place, owner)):
             owner = None  # no reconciler has applied it
+        applied = {one["manager"] for one in meta.get("managedFields") or () if is_applied(one)}
         is_others = bool(owner) and operator not in (None, self._names.own)
+        is_others = is_others and self._name_manager(label) not in applied  # else a user set it
         if is_others:
             is_ours = False
         elif owner == self._uid:  # the reconciler can have had another id; "" would ask for any

@@ -138,7 +138,7 @@ def _check_names(options: dict[str, Any], texts: list[str]) -> None:
     Its conditions follow. By default, it is for updates only if it needs the old object.
     """
     text = texts[0]
-    names = set(_find_names(text))
+    names = {name for one in texts for name in _find_names(one)}
     if wrong := names & {"self", "oldSelf"}:
         good = {"self": "object", "oldSelf": "oldObject"}
         hints = " and ".join(f"{good[name]} in place of {name}" for name in sorted(wrong))
@@ -151,7 +151,9 @@ def _check_names(options: dict[str, Any], texts: list[str]) -> None:
             "Policies take names as they are: write object.spec.namespace, or "
             "object.spec['a-b'], or object.spec[?'a-b'] if it can be missing."
         )
-    needs_old = "oldObject" in names and not _can_be_null("oldObject", text)
+    needs_old = any(
+        "oldObject" in _find_names(one) and not _can_be_null("oldObject", one) for one in texts
+    )
     if needs_old and "request.operation" in text and "operations" not in options:
         raise ValueError(
             f"Rule {options['id']!r} reads oldObject, which is null in CREATE, and "

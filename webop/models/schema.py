@@ -99,7 +99,10 @@ _ADVICE: Final = {
     "with a pattern",
     "strip": "API servers check the limits of a text with its spaces. Leave out strip_whitespace=, "
     "and use a pattern",
-    "step": "API servers cannot check a multiple_of= that is no integer. Count in a smaller unit",
+    "step": "API servers cannot check a multiple_of= of floats. Use int, in a smaller unit",
+    "python": "API servers cannot check this type of Python. Use a str with a pattern, or Any",
+    "untyped": "API servers check keys and rules only of values with a type. Use another type than "
+    "Any for the values, or str without limits for the keys, and no webop.CEL",
     "keys": "API servers cannot check keys of this type. Use str, int, an enum, a Literal, UUID or "
     "IPv4Address",
     "endless": "a check of the keys costs API servers too much. Set pydantic.Field(max_length=…) "
@@ -110,6 +113,9 @@ _ADVICE: Final = {
 }
 
 
+# The last one would import code that users name in their objects.
+_LOCAL_TYPES: Final[Any] = (pydantic.NewPath, pydantic.SocketPath, pydantic.ImportString)
+_LOCAL_CHECKS: Final = [TypeAdapter(kind).core_schema["function"] for kind in _LOCAL_TYPES]
 _anything: Final = TypeAdapter[Any](Any, config={"ser_json_inf_nan": "constants"})
 
 
@@ -124,6 +130,11 @@ class _Generator(GenerateJsonSchema):
     def _generate(self, method: Callable[[Any], JsonSchemaValue], schema: Any) -> JsonSchemaValue:
         found = _find_unsupported(schema)
         return method(schema) if found is None else {_UNSUPPORTED: found}
+
+    def generate_inner(self, schema: Any) -> JsonSchemaValue:
+        """Return the schema of a type, or mark it if its values name files or code beside it."""
+        is_local = schema.get("function") in _LOCAL_CHECKS
+        return {_UNSUPPORTED: "python"} if is_local else super().generate_inner(schema)
 
     def get_default_value(self, schema: core_schema.WithDefaultSchema) -> Any:
         """Return the default, also of a factory that always makes the same."""
@@ -197,6 +208,8 @@ def _find_unsupported(schema: Mapping[str, Any]) -> str | None:
             return "naive"
         case {"type": "date" | "datetime"} if schema.keys() & {"gt", "ge", "lt", "le", "now_op"}:
             return "moment"
+        case {"type": "complex"} | {"custom_error_type": "is_hashable"}:
+            return "python"
         case {"type": "str", "strip_whitespace": True}:
             return "strip"
         case {"type": "dict", "keys_schema": {"type": "literal", "expected": [*values]}}:
@@ -310,6 +323,10 @@ class _Converter:
         }
         if add := adders.get(kind or ""):
             add(schema, node, path)
+        if schema.get("multipleOf", 1) % 1 or ("multipleOf" in schema and kind != "integer"):
+            self._refuse(path, "step")
+        if RULES in schema and not _has_type(schema):
+            self._refuse(path, "untyped")
         if "default" in schema and any(find_faults(schema["default"], schema)):
             self._refuse(path, "default")
         return _make_nullable(schema) if schema.get("nullable") else schema
@@ -349,6 +366,8 @@ class _Converter:
         if not names and (rule := self._build_key_rule(keys, path)):
             schema[RULES] = [*schema.get(RULES, ()), {"rule": rule}]
             is_long = "maxProperties" not in node and len(keys.get("pattern", "")) > _LONG_PATTERN
+            if not _has_type(schema.get("additionalProperties", {})):
+                self._refuse(path, "untyped")
             if self._endless or is_long:
                 self._refuse(path, "endless")
 
@@ -406,14 +425,12 @@ class _Converter:
         finally:
             self._endless -= is_endless
 
-    def _add_limits(self, schema: Schema, node: Schema, path: tuple[str, ...]) -> None:
+    def _add_limits(self, schema: Schema, node: Schema, path: tuple[str, ...]) -> None:  # noqa: ARG002
         """Write exclusive limits as OpenAPI 3.0 does."""
         for word, limit in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
             if word in node:
                 schema[limit], schema[word] = node[word], True
-        if (step := node.get("multipleOf", 1)) % 1:
-            self._refuse(path, "step")
-        if step != 1 and node["type"] == "integer":
+        if (step := node.get("multipleOf", 1)) != 1:
             # A rule, as API servers let great numbers with ".0" pass, which are no multiples.
             schema[RULES] = [*schema.get(RULES, ()), {"rule": f"self % {int(step)} == 0"}]
 
@@ -545,6 +562,12 @@ def _name_limits(node: Schema) -> Schema:
     """Return a schema with the names of limits that pydantic forgets behind validators."""
     names = _LIMITS | _LENGTHS.get(node.get("type", ""), {})
     return {names.get(key, key): value for key, value in node.items()}
+
+
+def _has_type(schema: Schema) -> bool:
+    """Return whether API servers know the type of a value; else they refuse rules about it."""
+    inner = schema.get("items", schema.get("additionalProperties"))
+    return _has_type(inner) if inner is not None else bool({"type", INT_OR_STRING} & schema.keys())
 
 
 def _name_type(value: Any) -> str:

@@ -26,6 +26,12 @@ _OF_KEYS = "[key]"  # pydantic's name for errors in the keys of a mapping
 # Pydantic's words before the texts of errors in the user's validators.
 _PREFIX = re.compile(r"\A(?:Value error|Assertion failed), ")
 
+# Types of pydantic's errors (their beginnings) of fields that hold no free text.
+_OPEN = (
+    *("int_", "float_", "bool_", "date", "enum", "literal_error", "uuid_", "finite_number"),
+    *("greater_than", "less_than", "multiple_of"),
+)
+
 # By types of pydantic's errors.
 _REASONS = {
     "missing": "FieldValueRequired",
@@ -95,7 +101,7 @@ def build_causes(
             field=(field := _shorten(render_path(error.get("loc", ()), path))),
             message=_shorten(
                 _PREFIX.sub("", str(error.get("msg", "is not valid")), count=1)
-                + (_name_value(error.get("input", ...), field) if names_values else "")
+                + (_name_value(error, field) if names_values else "")
             ),
             reason=_find_reason(str(error.get("type", ""))),
         )
@@ -135,9 +141,11 @@ def render_path(location: Iterable[str | int], path: str = "") -> str:
     return path
 
 
-def _name_value(value: object, field: str) -> str:
-    """Return the words that name a wrong value, unless it can have a secret, as its field says."""
-    if not isinstance(value, str | int | float | None) or _SECRET.search(field):
+def _name_value(error: Mapping[str, Any], field: str) -> str:
+    """Return the words that name a wrong number, date or word of a list; texts can be secrets."""
+    value = error.get("input", ...)
+    is_open = str(error.get("type")).startswith(_OPEN) and not _SECRET.search(field)
+    if not (is_open and isinstance(value, str | int | float | None)):
         return ""
     if isinstance(value, str):
         if "@" in value:  # such as a URL with a password

@@ -185,16 +185,14 @@ class WorkQueue:
         self._schedule()
 
     @contextlib.contextmanager
-    def running_handlers(self, *, is_paced: bool = False) -> Iterator[None]:
+    def running_handlers(self, writing: int = 0) -> Iterator[None]:
         """Release the slot while handlers run, if they take long.
 
-        If paced, they keep it longer the more handlers run without one: otherwise, all objects
-        would be in work at once when the API server is slow.
+        They keep it longer the more of them are ``writing``: otherwise, all objects would be in
+        work at once when the API server is slow.
         """
         loop, is_released = asyncio.get_running_loop(), False
-        hold = max(_MIN_HOLD, _HOLD_IN_WRITES * self._write_seconds)
-        if is_paced:
-            hold *= 1 + (self._running - self._taken) / _SLOTS
+        hold = max(_MIN_HOLD, _HOLD_IN_WRITES * self._write_seconds) * (1 + writing / _SLOTS)
 
         def release() -> None:
             nonlocal is_released

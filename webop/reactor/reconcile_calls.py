@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,6 @@ from webop.aio.backoff import format_pause
 from webop.calls.execution import attempt
 from webop.calls.progress import HandlerState, digest_content, digest_essence, now
 from webop.calls.shared_options import CallOptions, HandlingStatus
-from webop.client.current_client import written_paths
 from webop.context.children import Children
 from webop.events.loggers import ObjectLogger
 from webop.handlers.causes import ReconcileCause, ResourceCause
@@ -49,6 +48,8 @@ class ReconcileState:
         failures: the number of failed calls since the last success.
         rest: seconds until the next call after it has taken back what others have changed: they
             could be another operator, which does the same. It grows until that ends.
+        skipped: a patch that was not sent, since it changed nothing in a version of the object. The
+            next version tells whether that was the newest one.
     """
 
     because: set[str] = field(default_factory=set)
@@ -57,6 +58,7 @@ class ReconcileState:
     began: float = 0.0
     failures: int = 0
     rest: float = 0.0
+    skipped: tuple[int, Patch] | None = None
 
     @property
     def is_pausing(self) -> bool:
@@ -106,6 +108,10 @@ def find_due(
         elif known.seen != said:  # it is tried at once, whatever has failed before
             known.because.add("changed")
             known.seen, known.due, known.failures, known.rest = said, None, 0, 0.0
+        if known.skipped is not None and known.skipped[0] != obj.version:
+            if not _has(obj, known.skipped[1]):
+                known.because.add("changed")
+            known.skipped = None
         if known.get_moment(handler) is not None:
             found.append(handler)
     return found
@@ -159,13 +165,10 @@ async def _call(
         counters=operator.counters,
         status=states.call_status,
     )
-    written = set[str]()
-    token = written_paths.set(written)
-    with ctx.queue.running_handlers(is_paced=True):
+    with ctx.queue.running_handlers(writing=operator.children.count_applying()):
         outcome = await attempt(
             handler, cause, HandlerState(now(), retries=known.failures), options
         )
-    written_paths.reset(token)
     obj.restore(snapshot)
     if isinstance(asked := outcome.result, Again):
         log.debug("%s waits: %s Again in %s s.", handler, asked.reason, format_pause(asked.after))
@@ -177,8 +180,9 @@ async def _call(
     else:
         known.failures += 1
         known.due = loop.time() + (outcome.delay or 0.0)
-    patch = cause.patch
-    if _is_known(ctx, obj, patch, written):
+    patch, known.skipped = cause.patch, None
+    if patch and not (obj.has_unwritten or obj.awaits_list) and _has(obj, patch):
+        known.skipped = obj.version, patch
         patch = Patch(fns=patch.fns)  # the writer leaves out those that change nothing
     if patch:
         wanted = Body(apply_merge_patch(snapshot.restore() or {}, patch))
@@ -190,17 +194,9 @@ async def _call(
             known.seen = _say(ctx, handler, now_is)
 
 
-def _is_known(
-    ctx: ResourceContext, obj: WatchedObject, patch: Patch, written: Collection[str]
-) -> bool:
-    """Return whether an object has what a patch sets, and this is its newest state.
-
-    The state can be older than what the function has written itself, by these paths, and than what
-    was sent without a response.
-    """
-    own = f"/{ctx.resource.plural}/{obj.name}"
-    is_newest = not (obj.has_unwritten or obj.awaits_list or any(own in path for path in written))
-    if not is_newest or obj.raw is None:
+def _has(obj: WatchedObject, patch: Patch) -> bool:
+    """Return whether the newest known state of an object has what a patch sets."""
+    if obj.raw is None:
         return False
     try:
         return not Patch(convert_to_json(patch)).as_json_patch(obj.raw)

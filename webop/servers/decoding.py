@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
 from secrets import token_hex
@@ -18,7 +18,7 @@ import orjson
 
 from webop.errors import ReviewError
 from webop.objects.diffs import diff
-from webop.objects.json_text import LARGE, SPARE, cut, load
+from webop.objects.json_text import LARGE, LEVELS, SPARE, cut, load
 
 # The limit of orjson's encoder, which is a cheap way to check the depth. Objects of this depth
 # never exceed Python's recursion limit.
@@ -42,13 +42,16 @@ _HEAD = re.compile(
 )
 
 
-async def decode_review(body: bytes, hold: Callable[[int], None], limit: int) -> dict[str, Any]:
+async def decode_review(
+    body: bytes, hold: Callable[[int], None], limit: int, deep: dict[bytes, bytes]
+) -> dict[str, Any]:
     """Decode the JSON of a review; that of a large one in a thread.
 
     Args:
         body: the bytes of the request.
         hold: is called with the bytes of memory to count for the review; it may raise.
         limit: the bytes of memory that the review may take.
+        deep: gets the values that are too deep, by the texts that stand for them.
 
     Raises:
         ReviewError: the body is not JSON, not an object, too large or too deep (413).
@@ -58,15 +61,17 @@ async def decode_review(body: bytes, hold: Callable[[int], None], limit: int) ->
         text = f"The review takes about {memory} bytes of memory; the limit is {limit} bytes"
         raise ReviewError(f"{text} (see settings.admission.max_held_bytes).", status=413)
     hold(memory)
-    sizes = opened, memory, limit * _STATE // 100
+    sizes = opened, memory, limit * _STATE // 100, deep
     if len(body) < LARGE:
         return _decode(body, *sizes)
     return await asyncio.get_running_loop().run_in_executor(_thread, _decode, body, *sizes)
 
 
-def _decode(body: bytes, opened: int, memory: int, limit: int) -> dict[str, Any]:
+def _decode(
+    body: bytes, opened: int, memory: int, limit: int, deep: dict[bytes, bytes]
+) -> dict[str, Any]:
     try:
-        review = load(body) if opened <= _MAX_DEPTH else _load_deep(body)
+        review = load(body) if opened <= _MAX_DEPTH else _load_deep(body, deep)
     except orjson.JSONDecodeError as error:
         reason = f"The review is not valid JSON: {error}." if body else "The review is empty."
         raise ReviewError(reason) from None
@@ -77,11 +82,11 @@ def _decode(body: bytes, opened: int, memory: int, limit: int) -> dict[str, Any]
     return review
 
 
-def _load_deep(body: bytes) -> Any:
+def _load_deep(body: bytes, deep: dict[bytes, bytes]) -> Any:
     """Return the value of a JSON text; check its depth.
 
     An object that is too deep already is served without its deepest values, so that its finalizers
-    can be removed.
+    can be removed. In objects to convert, texts stand for them.
     """
     try:
         review = load(body)
@@ -93,20 +98,32 @@ def _load_deep(body: bytes) -> Any:
     secret = token_hex(16).encode()  # no user can put it into an object
 
     def mark(value: bytes) -> bytes:
-        return b'"%b%b"' % (secret, blake2b(value).hexdigest().encode())
+        text = b'"%b%b"' % (secret, blake2b(value).hexdigest().encode())
+        deep[text] = value
+        return text
 
     def count(part: Any) -> int:
         return orjson.dumps(part).count(secret)
 
     text = cut(body, _MAX_DEPTH - SPARE, mark)
     review = load(text)
-    old, new = map(_get_request(review).get, ("oldObject", "object"))
+    old, new, objects = map(_get_request(review).get, ("oldObject", "object", "objects"))
+    deep.clear()
+    if objects:  # pydantic reads 200 levels of each
+        return load(cut(body, LEVELS - SPARE, mark))
     is_elsewhere = count(review) > count(old) + count(new)
     # Handlers could not see what is new. Managed fields have only the names of fields.
     changes = (item.new for item in diff(old, new) if item.field[:2] != _MANAGED_FIELDS)
     if is_elsewhere or any(map(count, changes)):
         raise ReviewError(f"The review is nested deeper than {_MAX_DEPTH} levels.", status=413)
     return load(re.sub(rb'"%b[0-9a-f]+"' % secret, b"null", text))
+
+
+def restore(text: bytes, deep: Mapping[bytes, bytes]) -> bytes:
+    """Return the JSON of a response with the deep values of the review in their places again."""
+    if not deep:
+        return text
+    return re.sub(rb'"[0-9a-f]{160}"', lambda found: deep.get(found[0], found[0]), text)
 
 
 def _get_request(review: Any) -> dict[str, Any]:

@@ -68,8 +68,9 @@ def _check_subdomain(value: Any) -> Any:
 
 def _check_label(value: Any) -> Any:
     """Refuse strings that not all objects can have as their name (RFC 1035, label)."""
-    if isinstance(value, str) and not LABEL.fullmatch(value):
-        raise ValueError("it must be at most 63 lowercase letters, digits and '-': shop-operator")
+    if not (isinstance(value, str) and LABEL.fullmatch(value)):
+        text = "it must be 1 to 63 lowercase letters, digits and '-'"
+        raise ValueError(f"{text}, and begin with a letter, such as shop-operator")
     return value
 
 
@@ -131,9 +132,9 @@ def _suggest(name: str, kind: type[Section]) -> str:
 
 
 def _name_group(title: str) -> tuple[str, ...]:
-    """Return the path of a group from the name of its class; () for ``OperatorSettings``."""
+    """Return the path of a group from the name of its class."""
     group = title.removesuffix("Settings").lower()
-    return () if group == "operator" else (group,)
+    return {"operator": (), "identity": ("operator",)}.get(group, (group,))
 
 
 class Section(BaseModel):

@@ -102,7 +102,7 @@ async def test_a_json_patch_that_appends_is_not_applied_twice_when_a_response_is
     version = found["metadata"]["resourceVersion"]
     test = {"op": "test", "path": "/metadata/resourceVersion", "value": version}
     async with losing(info, "PATCH") as troubled:
-        with pytest.raises(webop.APIStatusError, match=r"An earlier attempt .* got no response"):
+        with pytest.raises(webop.APIStatusError, match=r"An earlier attempt .* been executed"):
             await troubled.patch("configmaps", "one", [test, add], **place)
     await own.patch("configmaps", "one", {"metadata": {"finalizers": []}}, **place)
 

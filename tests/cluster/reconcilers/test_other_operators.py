@@ -159,6 +159,18 @@ async def test_a_user_who_edits_the_digest_is_not_taken_for_another_operator(
     assert "Another operator" not in caplog.text
 
 
+async def test_a_user_who_edits_the_label_of_the_operator_does_not_stop_its_reconciler(
+    builder: Builder, info: ConnectionInfo, objects: Objects, maps: Maps
+) -> None:
+    async with run_named(info, objects, "shop", builder.build):
+        await objects.create("site", {"pages": {"home": "1"}})
+        await maps.wait("site-home", bool)
+        await maps.patch("site-home", {"metadata": {"labels": {"webop.dev/operator": "other"}}})
+        await objects.patch("site", {"spec": {"pages": {"home": "2"}}})
+        found = await maps.wait("site-home", has("2")) or {}
+    assert found["metadata"]["labels"]["webop.dev/operator"] == "shop"
+
+
 async def test_a_child_of_another_operator_is_refused_with_its_name_until_one_continues_as_it(
     builder: Builder,
     info: ConnectionInfo,

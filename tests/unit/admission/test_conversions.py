@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -46,6 +47,46 @@ async def test_objects_are_converted_without_a_cluster() -> None:
     assert first["spec"] == {"host": "host", "port": 81, "count": 1, "tags": {}}
     assert first["metadata"] == V1["metadata"]
     assert second["spec"] == V1["spec"]
+
+
+class Tree(webop.Struct):
+    size: int
+    free: Any = None
+
+
+@webop.resource(GROUP, "v1", kind="Oak", stored=False)
+class OakV1(webop.Model):
+    spec: Tree
+
+
+@webop.resource(GROUP, "v2", kind="Oak")
+class OakV2(webop.Model):
+    spec: Tree
+
+
+def shrink(new: OakV2) -> OakV1:
+    if new.spec.size == 13:
+        raise ValueError("not 13")
+    return OakV1(spec=new.spec)
+
+
+@pytest.mark.parametrize("size", [1, 13])
+@pytest.mark.parametrize("depth", [90, 110, 126, 150, 600, 4_500])
+async def test_a_deep_object_breaks_no_list_of_its_kind(depth: int, size: int) -> None:
+    webop.on.convert(OakV1, to=OakV2)(lambda old: OakV2(spec=old.spec))
+    webop.on.convert(OakV2, to=OakV1)(shrink)
+    free = '[{},{"a":' * depth + "1" + "}]" * depth
+    spec = f'"spec":{{"size":{size},"free":{free}}}'
+    oak = f'{{"apiVersion":"{GROUP}/v2","kind":"Oak","metadata":{{"name":"a"}},{spec}}}'
+    async with serve(modules=[]) as site:
+        for version in ("v1", "v2"):
+            review = json.dumps(build("oak", version=f"{GROUP}/{version}"))
+            answer = await site.http.post("/convert", content=review.replace('"oak"', oak))
+            assert answer.status_code == 200, answer.text
+            oak = answer.text.partition('"convertedObjects":[')[2][:-3]
+            assert spec in oak
+            is_kept = version == "v1" and (size == 13 or depth == 110)  # as pydantic cannot read it
+            assert ("kept.webop.dev" in oak) == is_kept
 
 
 async def test_other_kinds_and_versions_are_failures() -> None:

@@ -277,13 +277,13 @@ async def test_a_review_of_seven_mebibytes_is_converted_and_a_larger_one_refused
 
 
 @pytest.mark.parametrize(("left", "right"), [("[", "]"), ('{"a":', "}")])
-@pytest.mark.parametrize(("depth", "status"), [(1000, 413), (240, 200)])
-async def test_a_deep_review_is_answered(left: str, right: str, depth: int, status: int) -> None:
+@pytest.mark.parametrize("depth", [1000, 240])
+async def test_a_deep_review_is_answered(left: str, right: str, depth: int) -> None:
     review = json.dumps(build({**V1, "other": "deep"}))
     review = review.replace('"deep"', left * depth + "1" + right * depth)
     async with convert_by(upgrade) as site:
         answer = await site.http.post("/convert", content=review)
-        assert answer.status_code == status, answer.text[:999]
+        assert answer.status_code == 200, answer.text[:999]
         assert (await post(site, SAME))["result"] == {"status": "Success"}
 
 

@@ -243,6 +243,9 @@ def test_a_rule_that_reads_the_old_object_and_the_operation_does_not_deny_every_
     with pytest.raises(ValueError, match=r"such as operations=\['UPDATE'\]"):
         declare(Cart, id="a", cel=cel, message="no")
     assert declare(Cart, id="a", cel=cel, message="no", operations=["UPDATE"]).operations
+    changed = {"changed": "oldObject.spec.engine != object.spec.engine"}
+    conditional = declare(Cart, id="b", cel="true", message="no", match_conditions=changed)
+    assert conditional.operations == {"UPDATE"}
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,9 @@ def test_sets_are_written_in_one_order() -> None:
         ({"size": [1]}, "valid integer"),
         ({"size": 1, "db_password": 5}, "valid string"),
         ({"size": 1, "authorization": 5}, "valid string"),
+        ({"size": 1, "url": "ftp://me"}, "scheme should be 'http' or 'https'"),
+        ({"size": 1, "pin": "4711"}, "after validation, not 4"),
+        ({"size": 1, "color": "rot"}, "'red' or 'blue', got 'rot'"),
         ({"size": "amqp://me:hunter2@queue"}, "valid integer"),
         ({}, "Field required"),
     ],
@@ -81,6 +84,9 @@ def test_a_misfit_names_the_value_but_no_secret(content: Any, end: str) -> None:
         size: int
         db_password: str = ""
         authorization: str = ""
+        url: pydantic.HttpUrl | None = None
+        pin: pydantic.SecretStr = pydantic.Field(default="", min_length=5)  # type: ignore[assignment]
+        color: Literal["red", "blue"] = "red"
 
     with pytest.raises(webop.MisfitError) as caught:
         fit(Sized, content, "spec")

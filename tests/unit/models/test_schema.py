@@ -9,6 +9,7 @@ import ipaddress
 import pathlib
 import re
 import uuid
+from collections.abc import Hashable
 from typing import Annotated, Any, Literal
 from unittest.mock import ANY
 
@@ -23,6 +24,7 @@ STRING, INTEGER, NUMBER = {"type": "string"}, {"type": "integer"}, {"type": "num
 INT_OR_STRING = {"x-kubernetes-int-or-string": True, "anyOf": [INTEGER, STRING]}
 FORMATTED = {**STRING, "pattern": ANY, "minItems": 1, "maxItems": 0}
 PRESERVE = "x-kubernetes-preserve-unknown-fields"
+Key = Annotated[str, Field(pattern="^[a-z]+$", max_length=30)]
 
 
 def array(items: Schema, kind: str = "", **rest: Any) -> Schema:
@@ -341,7 +343,21 @@ def test_defaults_are_those_of_the_class(
         (dict[Literal[1, 2], int], "M.f: API servers cannot check keys"),
         (list[dict[int, int]], "M.f[]: a check of the keys costs API servers too much"),
         (dict[pydantic.UUID4, int], "M.f: a check of the keys costs API servers too much"),
+        (dict[Key, Any], "M.f: API servers check keys and rules only of values with a type"),
+        (dict[int, Any], "M.f: API servers check keys and rules"),
+        (dict[uuid.UUID, pydantic.JsonValue], "M.f: API servers check keys and rules"),
+        (dict[Key, list[Any]], "M.f: API servers check keys and rules"),
+        (Annotated[Any, webop.CEL("self == oldSelf")], "M.f: API servers check keys and rules"),
+        (Annotated[list[Any], webop.CEL("self.size() > 1")], "M.f: API servers check keys and"),
         (Annotated[float, Field(multiple_of=0.1)], "M.f: API servers cannot check a multiple_of="),
+        (Annotated[float, Field(multiple_of=2)], "M.f: API servers cannot check a multiple_of="),
+        (Annotated[int | float, Field(multiple_of=2)], "M.f: API servers cannot check a multiple_"),
+        (Hashable, "M.f: API servers cannot check this type of Python"),
+        (complex, "M.f: API servers cannot check this type of Python"),
+        (pydantic.NewPath, "M.f: API servers cannot check this type of Python"),
+        (pydantic.SocketPath, "M.f: API servers cannot check this type of Python"),
+        (pydantic.ImportString, "M.f: API servers cannot check this type of Python"),
+        (pydantic.ImportString[int], "M.f: API servers cannot check this type of Python"),
         (pydantic.NaiveDatetime, "M.f: Kubernetes has no times without a time zone"),
         (pydantic.PastDate, "M.f: Kubernetes cannot compare times"),
         (

@@ -143,7 +143,7 @@ async def test_handlers_that_take_long_keep_no_slot_whatever_they_wait_for() -> 
     for _ in range(32):
         queue.acquire()
     queue.add(starter.make("next"), Lane.CHANGED)
-    with queue.running_handlers(is_paced=True):
+    with queue.running_handlers():
         assert begun == []
         await asyncio.sleep(1)
         assert begun == ["next"]
@@ -151,12 +151,12 @@ async def test_handlers_that_take_long_keep_no_slot_whatever_they_wait_for() -> 
 
 
 @in_virtual_time
-async def test_the_more_reconcilers_wait_the_slower_others_start() -> None:
+async def test_the_more_reconcilers_write_the_slower_others_start() -> None:
     queue, started = make_queue(), list[contextlib.AbstractContextManager[None]]()
 
     def begin(_: str) -> None:
         queue.acquire()
-        started.append(queue.running_handlers(is_paced=True))
+        started.append(queue.running_handlers(writing=len(started)))
         started[-1].__enter__()
 
     starter = Starter(begin)

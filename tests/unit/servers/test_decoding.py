@@ -25,7 +25,7 @@ _LIMIT = Hosting().gate.share
 
 def decode(body: bytes) -> object:
     """Decode a review while there are no others."""
-    return asyncio.run(decode_review(body, lambda _: None, _LIMIT))
+    return asyncio.run(decode_review(body, lambda _: None, _LIMIT, {}))
 
 
 def fill(unit: bytes) -> bytes:
@@ -123,7 +123,7 @@ def test_what_is_counted_is_what_a_review_takes(unit: bytes) -> None:
         body = b'{"x":[' + unit * count + b"0]}"
     held: list[int] = []
     tracemalloc.start()
-    review = asyncio.run(decode_review(body, held.append, 10**9))
+    review = asyncio.run(decode_review(body, held.append, 10**9, {}))
     size, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert review

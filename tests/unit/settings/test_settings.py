@@ -156,7 +156,7 @@ def test_values_and_names_that_do_not_fit_are_refused_at_once(
     [
         ("networking", "requst_timeout", 5, "did you mean 'request_timeout'"),
         ("networking", "xyz", 5, "There is no such setting"),
-        ("operator", "name", "My_Shop", "at most 63 lowercase letters, digits"),
+        ("operator", "name", "My_Shop", "1 to 63 lowercase letters, digits"),
         ("posting", "level", "loud", "the name of a level, such as 20 or INFO"),
         ("execution", "max_workers", "5", "number of threads .* must be an integer"),
         ("execution", "max_workers", "many", "number of threads .* must be an integer"),
@@ -177,6 +177,7 @@ def test_what_does_not_fit_is_told_in_code_with_what_would(
         ("postin", r"There is no setting settings\.postin, did you mean 'posting'\?"),
         ("posting.levle", r"There is no setting settings\.posting\.levle, did you mean 'level'\?"),
         ("xyz", r"There is no setting settings\.xyz\.$"),
+        ("operator.nam", r"There is no setting settings\.operator\.nam, did you mean 'name'\?"),
     ],
 )
 def test_a_setting_or_a_group_that_does_not_exist_is_told_when_it_is_read(
@@ -317,6 +318,7 @@ def list_prefixes(
         ("WEBOP_BATCHING__ERROR_DELAYS", "1,x", "1,x"),
         ("WEBOP_BATCHING__ERROR_DELAYS", "1 2", "by commas, such as 1,2,5"),
         ("WEBOP_POSTING__LEVEL", "loud", "invalid: it must be a number or the name of a level"),
+        ("WEBOP_OPERATOR__NAME", "", "invalid: it must be 1 to 63 lowercase letters, digits"),
         ("WEBOP_BATCHING__ERROR_DELAYS", "1,-2", "-2.0 is not a number of seconds"),
         ("WEBOP_NETWORKING__REQUEST_TIMEOUT", "-1", "greater than or equal to 0"),
         ("WEBOP_EXECUTION__MAX_WORKERS", "0", "must be at least 1"),

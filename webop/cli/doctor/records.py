@@ -316,18 +316,22 @@ async def check_finalizers(context: Context) -> list[Finding]:
 
 async def check_events(context: Context) -> list[Finding]:
     """Find handled objects that wait for a change: only their Events say so."""
-    kinds = {(one.api_version, one.kind): one.plural_name for one in context.handled}
+    kinds = {(one.api_version, one.kind): one for one in context.handled}
+    places = list(context.namespaces)
+    if places and not all(one.namespaced for one in context.handled):
+        places.append("default")  # has the Events of objects without a namespace
     findings: list[Finding] = []
     for reason, words in (_WAITING if kinds else {}).items():
         found: dict[str, dict[str, str]] = {}
-        for where in [f"namespaces/{name}/" for name in context.namespaces] or [""]:
+        for where in [f"namespaces/{name}/" for name in places] or [""]:
             path, selector = f"/api/v1/{where}events", f"reason={reason}"
             events = await context.read(path, fieldSelector=selector, limit="500")
             for event in events.get("items", ()):
                 about = event["involvedObject"]
-                if kind := kinds.get((about.get("apiVersion"), about.get("kind"))):
-                    name = "/".join(filter(None, (about.get("namespace"), about.get("name"))))
-                    found.setdefault(kind, {})[name] = event.get("message") or ""
+                if one := kinds.get((about.get("apiVersion"), about.get("kind"))):
+                    namespace = about.get("namespace") if one.namespaced else None
+                    name = "/".join(filter(None, (namespace, about.get("name"))))
+                    found.setdefault(one.plural_name, {})[name] = event.get("message") or ""
         for kind, texts in found.items():
             named = join_names((f"{name} ({text:.200})" for name, text in texts.items()), 3)
             remedy = f"{_CORRECT} kubectl get events -A --field-selector reason={reason}"

@@ -71,7 +71,7 @@ def read_kubeconfig(paths: Sequence[Path]) -> ConnectionInfo:
     choice = choose_context(paths)
     credentials = _read_credentials(choice)
     cluster, owner = choice.cluster, choice.cluster_owner
-    return KubeconfigConnection(
+    return KubeconfigConnection.build(
         server=cluster["server"],
         insecure=cluster.get("insecure-skip-tls-verify"),
         default_namespace=choice.namespace,

@@ -269,7 +269,7 @@ def _read_configuration(
     *schemes, token = next(filter(None, headers), "").rsplit(" ", 1)
     path = Path(config.cert_file or "")
     pem = path.read_bytes() if path.is_file() else b""
-    info = KubeconfigConnection(
+    info = KubeconfigConnection.build(
         server=config.host,
         ca_path=config.ssl_ca_cert,
         insecure=not config.verify_ssl,

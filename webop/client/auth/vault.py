@@ -184,6 +184,15 @@ class KubeconfigConnection(ConnectionInfo):
     tls_server_name: str | None = None  # type: ignore[misc]  # in the certificate
     headers: Headers = dataclasses.field(default=(), repr=False)  # type: ignore[misc]  # additional
 
+    @classmethod
+    def build(
+        cls, *, tls_server_name: str | None = None, headers: Headers = (), **fields: Any
+    ) -> ConnectionInfo:
+        """Return a plain ConnectionInfo if its fields are enough."""
+        if tls_server_name or headers:
+            return cls(**fields, tls_server_name=tls_server_name, headers=headers)
+        return ConnectionInfo(**fields)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class AiohttpSession(ConnectionInfo):

@@ -20,7 +20,7 @@ import orjson
 
 from webop.aio.backoff import Once
 from webop.errors import ReviewError
-from webop.servers.decoding import HEAD_SIZE, decode_review, find_request
+from webop.servers.decoding import HEAD_SIZE, decode_review, find_request, restore
 from webop.servers.http.responses import (
     RETRY,
     SSLPEER_EXTENSION,
@@ -86,19 +86,20 @@ class ReviewEndpoint:
             raise RuntimeError(f"This app serves HTTP only, not {scope['type']!r}.")
         exchange = _Exchange(scope, receive, send, self._hosting, self._logged)
         response: Response | None = None
+        deep: dict[bytes, bytes] = {}
         try:
             webhook = exchange.webhook = self._find_webhook(scope)
             length = _check_head(scope)
             exchange.start(read_timeout(scope["query_string"]))
             result = await self._fn(  # no variable: a slow client would keep it in memory
                 await decode_review(
-                    await exchange.read_body(length), exchange.hold, exchange.share
+                    await exchange.read_body(length), exchange.hold, exchange.share, deep
                 ),
                 webhook=webhook,
                 headers=RequestHeaders(scope["headers"]),
                 sslpeer=scope.get("extensions", {}).get(SSLPEER_EXTENSION),
             )
-            response = Response(200, orjson.dumps(result))
+            response = Response(200, restore(orjson.dumps(result), deep))
         except ReviewError as error:
             response = exchange.refuse(error)
         except _DisconnectedError as error:

@@ -16,7 +16,7 @@ from tests.kit.exec_plugins import V1, V1BETA1, PluginFolder, build_token, is_ru
 from tests.kit.waiting import wait_until
 from webop.client.auth.exec_plugins import parse_plugin
 from webop.client.auth.kubeconfig import read_kubeconfig
-from webop.client.auth.vault import KubeconfigConnection
+from webop.client.auth.vault import ConnectionInfo
 from webop.errors import LoginError
 from webop.servers.certificates.certs import build_ca, build_certificate_signed
 
@@ -39,7 +39,7 @@ def fetch(plugin: PluginFolder, **config: Any) -> dict[str, Any]:
 def test_a_plugin_brings_a_token_with_its_expiration(plugin: PluginFolder, version: str) -> None:
     plugin.write_answer(version=version, token="t", expirationTimestamp="2999-01-01T00:00:00Z")
     path = plugin.write_kubeconfig(apiVersion=version)
-    assert read_kubeconfig([path]) == KubeconfigConnection(
+    assert read_kubeconfig([path]) == ConnectionInfo(
         server="https://host",
         token="t",
         default_namespace="ns",
