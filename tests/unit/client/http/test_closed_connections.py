@@ -131,7 +131,7 @@ def test_the_client_frees_a_connection(run: Any, end: str) -> None:
 
             async def visit() -> None:
                 try:
-                    answer = await pool.send(Request("GET", "/", b""))
+                    answer = await pool.send(Request("GET", "/", b"", is_repeatable=lambda: True))
                     while await answer.receive():
                         pass
                 except TransportError:
