@@ -14,7 +14,7 @@ from webop.errors import AdmissionError, MisfitError
 from webop.handlers.model import Activity, Reason
 from webop.handlers.stopping import DaemonStopped
 from webop.models.arguments import Argument, convert_arguments
-from webop.models.kept_content import find_records
+from webop.models.kept_content import find_records, name_removal
 from webop.objects import fields
 from webop.objects.body import Body, RawEvent, RawEventType
 from webop.objects.diffs import Diff, diff
@@ -96,13 +96,12 @@ class ResourceCause(Cause):
         """Why handlers would see a part of the object only; None if they see all of it."""
         if self.is_deleted or not (records := find_records(self.body)):
             return None
-        meta, names = self.body.meta, " ".join(f"{record}-" for record in records)
-        where = f" --namespace {meta.namespace}" if meta.namespace else ""
+        meta = self.body.meta
+        command = name_removal(self.resource.plural_name, meta.namespace, str(meta.name), records)
         versions = join_names(record.rpartition("/")[2] for record in records)
         return MisfitError(
             f"it could not be converted from {versions}. Correct it there, or the function. If "
-            f"nobody needs that content any more: kubectl annotate {self.resource.plural_name} "
-            f"{meta.name}{where} {names}"
+            f"nobody needs that content any more: {command}"
         )
 
     def identify(self) -> dict[str, str | None]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -138,6 +138,12 @@ def find_records(body: Mapping[str, Any]) -> Json:
     """Return the annotations with what an object was in versions that it was converted from."""
     annotations = (body.get("metadata") or {}).get("annotations") or {}
     return {name: annotations[name] for name in annotations if name.startswith(f"{KEPT_PREFIX}/")}
+
+
+def name_removal(kind: str, namespace: str | None, name: str, records: Iterable[str]) -> str:
+    """Return the command that removes what an object keeps."""
+    where = f" --namespace {namespace}" if namespace else ""
+    return f"kubectl annotate {kind} {name}{where} {' '.join(f'{one}-' for one in records)}"
 
 
 def has_lost(body: Mapping[str, Any]) -> bool:

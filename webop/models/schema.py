@@ -409,7 +409,7 @@ class _Converter:
                 )
 
     def _make_atomic(self, items: Schema, path: tuple[str, ...]) -> None:
-        """Let an item of a set be replaced as a whole, as Kubernetes demands."""
+        """Make an item of a set atomic: Kubernetes requires that."""
         kind = items.get("type")
         if items.get("nullable") or kind == "number":
             self._refuse(path, "items")

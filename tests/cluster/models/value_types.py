@@ -12,6 +12,7 @@ import pydantic
 from pydantic import Field
 
 import webop
+from tests.cluster.models.agreement import S3, Disk
 
 
 class Subject(NamedTuple):
@@ -41,16 +42,6 @@ class Limits(webop.Struct):
 class Choice(webop.OneOf):
     image: str | None = None
     url: str | None = None
-
-
-class S3(webop.Struct):
-    kind: Literal["s3"]
-    bucket: str
-
-
-class Disk(webop.Struct):
-    kind: Literal["disk"]
-    path: str | None = None
 
 
 _UUID = "f47ac10b-58cc-4372-a567-0e02b2c3d479"

@@ -38,7 +38,7 @@ from webop.errors import (
 )
 from webop.models.crd_comparison import list_drops
 from webop.models.crds import build_crds, get_storage_version, is_converted
-from webop.models.kept_content import find_records, has_lost
+from webop.models.kept_content import find_records, has_lost, name_removal
 from webop.objects.names import join_names
 from webop.objects.resources import CRDS, Resource
 
@@ -357,12 +357,10 @@ class _Migration:
                     return
                 # A dry run cannot know: it stores nothing for the second attempt.
                 if made and not params and (records := find_records(made)):
-                    where = f" --namespace {namespace}" if namespace else ""
-                    names = " ".join(f"{record}-" for record in records)
+                    command = name_removal(resource.plural_name, namespace, name, records)
                     self.failures.append(
                         f"{resource.plural} {place}: it cannot be converted; {join_names(records)} "
-                        "keeps what it was. If nobody needs that: kubectl annotate "
-                        f"{resource.plural_name} {name}{where} {names}"
+                        f"keeps what it was. If nobody needs that: {command}"
                     )
                     return
             self.progress.add()
