@@ -11,6 +11,7 @@ import orjson
 import pytest
 
 import webop
+from tests.cluster.reactor.observations import Names
 from tests.kit.http_relay import Relay, fail
 from tests.kit.operators import Calls, Objects, RunOperator, build_settings, is_no_fence
 from tests.kit.waiting import eventually
@@ -200,3 +201,23 @@ async def test_a_webhook_that_misses_another_object_denies_a_patch_and_nothing_e
     assert calls.handlers("one") == ["fn"] * 3
     assert "wish" not in body["spec"]
     assert "refused the changes of" in caplog.text
+
+
+async def test_the_next_list_shows_a_deletion_that_no_event_has_shown(
+    relayed: Relay, run_relayed: RunOperator, objects: Objects, calls: Calls
+) -> None:
+    watch, index = SilentWatch(relayed, objects.resource.plural), Names("widgets")
+
+    @webop.on.event("widgets", id="event", when=is_no_fence)
+    async def event(type: str | None, **kwargs: Any) -> None:
+        calls.note(f"{type}", kwargs)
+
+    async with run_relayed():
+        await objects.create("one")
+        await calls.wait("one")
+        watch.is_silent = True
+        await objects.delete("one")
+        await asyncio.sleep(0.2)  # in which its event gets lost
+        watch.end()
+        await calls.wait("one", "DELETED")
+        await eventually(lambda: index() == set())
