@@ -15,6 +15,7 @@ from typing import Any
 from webop.calls.execution import execute
 from webop.calls.progress import HandlerState, Progress, digest_seen
 from webop.calls.shared_options import CallOptions
+from webop.errors import APIError
 from webop.handlers.causes import ChangeCause
 from webop.handlers.model import Reason
 from webop.objects.body import Body
@@ -73,7 +74,7 @@ async def handle(ctx: ResourceContext, obj: Entry, decision: Decision) -> float 
             return progress.delay
         _report(ctx, decision, progress, journal)
         if cause.reason is Reason.DELETE:
-            await _end_deletion(ctx, obj, progress, journal)
+            await _finish_deletion(ctx, obj, progress, journal)
         else:
             _conclude(ctx, obj, decision, progress, journal)
     except asyncio.CancelledError:
@@ -225,17 +226,31 @@ def _conclude(
         unwritten.is_denied = False
 
 
-async def _end_deletion(
+async def _finish_deletion(
     ctx: ResourceContext, obj: Entry, progress: Progress, journal: _Journal
 ) -> None:
-    """Remove the finalizer together with the records of handlers, which must not run again.
+    """Remove the finalizer: all handlers of the deletion have finished.
 
-    If anything is written before, or a daemon must end, they are recorded before.
+    If anything is written before, or a daemon must end, or this fails, they are recorded first:
+    they must not run again.
     """
     if obj.daemons or obj.unwritten:
         journal.record(progress)
         if not await write(ctx, obj) or obj.daemons:
             return
-    obj.must_resume = False
-    records = purge(ctx, progress, journal.view)
-    await set_finalizer(ctx, obj, is_wanted=False, records=records)
+    try:
+        await end_deletion(ctx, obj, progress)
+    except APIError:
+        journal.record(progress)
+        raise
+
+
+async def end_deletion(
+    ctx: ResourceContext, obj: Entry, states: Mapping[str, HandlerState]
+) -> None:
+    """Remove the finalizer; then the records of handlers, if the object stays for others."""
+    response = await set_finalizer(ctx, obj, is_wanted=False)
+    unwritten = obj.open_unwritten()
+    unwritten.records.clear()
+    if response is not None and Body(response).meta.finalizers:
+        unwritten.records = purge(ctx, states, Body(response))

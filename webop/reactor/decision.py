@@ -179,9 +179,8 @@ def _find_missed(
 ) -> Iterator[str]:
     """Yield the handlers of an update that have not handled the present state."""
     for key, state in states.items():
-        if state.purpose == Reason.UPDATE.value and (
-            not state.is_finished or has_missed(ctx, key, state, essence)
-        ):
+        is_known = state.purpose == Reason.UPDATE.value and state.seen is not None
+        if is_known and (not state.is_finished or has_missed(ctx, key, state, essence)):
             yield key
 
 

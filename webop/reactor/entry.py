@@ -42,7 +42,7 @@ class Owner(Protocol):
     """The stream of an object (:class:`webop.reactor.stream.Stream`)."""
 
     epoch: int
-    """The number of the list since which no other operator could act."""
+    """The number of pauses so far, in which others could act."""
 
     @property
     def handlers(self) -> ResourceHandlers:

@@ -118,7 +118,7 @@ class Place:
             self.is_closed = True
             queue.hold(self)
             self._schedule(queue)
-            text = "Cannot write %s. Their handlers wait until writes succeed. The last error: %s"
+            text = "Cannot write %s. Their handlers wait until a write succeeds. The last error: %s"
             logger.warning(text, self.name, exc)
 
     def _schedule(self, queue: WorkQueue) -> None:

@@ -57,8 +57,8 @@ class Stream:
     Lists are numbered. From the start of list 7, ``listing`` is 7, and an object that the list or
     its watch shows gets 7 as ``listed``. The response to a write sets 6.5: the object was there
     after the start, and a list without it can be older than the response. An object that still has
-    6 or less at the end of the list is gone. After a pause, ``epoch`` is 8: what is known from
-    before can be outdated, so objects have no turns until list 8 has shown them.
+    6 or less at the end of the list is gone. After a pause, or if the kind has changed, ``needed``
+    is 8: what is known can be outdated, so objects have no turns until list 8 has shown them.
 
     Attributes:
         namespace: None for the whole cluster.
@@ -66,6 +66,7 @@ class Stream:
         selectors: those that match the kind.
         feeds: the functions that index the objects.
         status: the state of the watch.
+        epoch: the number of pauses so far, in which others could act.
         is_indexed: whether the indexes have all objects.
         is_paused: whether work is left to another operator.
         is_dropped: whether the observer has ended it, while the operator continues.
@@ -80,7 +81,8 @@ class Stream:
         self.selectors: frozenset[Selector] = frozenset()
         self.feeds: set[Feed] = set()
         self.status = WatchStatus()
-        self.listing = self.epoch = 0
+        self.listing = self.needed = 0
+        self.epoch = 0
         self.is_indexed = False
         self.is_paused = True
         self.is_dropped = False
@@ -208,6 +210,7 @@ class Stream:
     def _resume(self) -> None:
         """Process all objects of the next list: others can have changed them."""
         self.is_paused, self._is_resuming = False, True
+        self.epoch += 1
         for obj in self._objects.values():
             if obj.state is not State.RUNNING and not (
                 obj.unwritten and obj.unwritten.lock.locked()
@@ -221,7 +224,7 @@ class Stream:
 
     def _list_again(self, *, is_holding: bool) -> None:
         """Process all objects of the next list; hold their handlers until then, if necessary."""
-        self.epoch = self.listing + 1
+        self.needed = self.listing + 1
         self._unindexed = None
         if is_holding:
             self.is_indexed = False
@@ -282,14 +285,15 @@ class Stream:
             # Objects that change during the list arrive as MODIFIED.
             is_old = event_type in {None, "MODIFIED"} and self._is_resuming
             obj.must_resume = self.is_paused or is_old
-        is_awaited, is_news = obj.listed < self.epoch, self._is_news(obj, event_type, raw)
+        is_awaited, is_news = obj.listed < self.needed, self._is_news(obj, event_type, raw)
         obj.listed = self.listing
+        is_news |= is_awaited
         if handlers.events and (is_news or parse_version(raw) == obj.version != obj.shown):
             # Handlers that have got an object get its deletion, also after a pause.
             obj.must_show |= not self.is_stopped or (
                 event_type == "DELETED" and obj.shown is not None
             )
-        if is_news or is_awaited:
+        if is_news:
             self._take(obj, event_type, raw)
         elif obj.must_show and not obj.is_gone:  # an own write comes back as an event
             obj.event_type = event_type
@@ -376,8 +380,16 @@ class Stream:
 
     def wake(self, obj: Entry, *, after: float = 0.0) -> None:
         """Give an object a turn soon, or after some seconds."""
-        if not self._is_ending and self._objects.get(obj.uid) is obj:
+        if self._is_ending or self._objects.get(obj.uid) is not obj:
+            return
+        if after and obj.state is State.RUNNING:  # its function can take long
+            asyncio.get_running_loop().call_later(after, self._write_again, obj)
+        else:
             self.ctx.workers.add(obj, after=after)
+
+    def _write_again(self, obj: Entry) -> None:
+        if not self.is_stopped:
+            self._write_last(obj)
 
     async def take_turn(self, obj: Entry) -> Result:
         """Do what must be done about an object; return when its next turn is."""
@@ -405,7 +417,7 @@ class Stream:
             return REST
         if self.is_paused:  # its deletion is shown afterwards
             return Held((self, "pause")) if obj.must_show and obj.is_gone else REST
-        if not obj.is_gone and obj.listed < self.epoch:  # the list shows it, or that it is gone
+        if not obj.is_gone and obj.listed < self.needed:  # the list shows it, or that it is gone
             return REST
         return Held(self) if self in self.ctx.workers.queue.holds else None
 

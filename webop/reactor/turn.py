@@ -48,6 +48,8 @@ from webop.telemetry.tracing import NOT_TRACED, Description, open_span
 
 logger = logging.getLogger(__name__)
 
+_STATES_INDEXED = 3  # at most; if states arrive faster, handlers see a newer one than the indexes
+
 
 async def take_turn(ctx: ResourceContext, obj: Entry) -> Result:
     """Do what must be done about the newest state of an object; return when its next turn is."""
@@ -66,8 +68,9 @@ async def _take_turn(ctx: ResourceContext, obj: Entry) -> Result:
     raw = await _load(ctx, obj)
     if raw is None:  # it is gone, but no event or list has said so
         return REST
-    if obj.must_index:  # first: handlers of other objects can wait for it
-        await _index(ctx, obj, raw)
+    for _ in range(_STATES_INDEXED):  # first: handlers of other objects can wait for it
+        if obj.must_index:
+            await _index(ctx, obj)
     gate: Result | None = obj.stream.find_gate(obj)
     if gate is not None:  # a pause, the end, indexes that are not filled, a new list
         return gate
@@ -134,10 +137,10 @@ async def _carry_out(ctx: ResourceContext, obj: Entry, decision: Decision) -> fl
         _put_validity(ctx, obj, cause, None)
     if is_wanted is not None:  # handlers begin when the finalizer is there
         cause.logger.debug("%s the finalizer.", "Adding" if is_wanted else "Removing")
-        is_over = cause.reason is Reason.DELETE
-        body = Body(obj.add_records(cause.body.raw))
-        records = changes.purge(ctx, decision.states, body) if is_over else None
-        await set_finalizer(ctx, obj, is_wanted=is_wanted, records=records)
+        if cause.reason is Reason.DELETE:
+            await changes.end_deletion(ctx, obj, decision.states)
+        else:
+            await set_finalizer(ctx, obj, is_wanted=is_wanted)
         return None
     if decision.misfit is not None:
         _report_misfit(ctx, obj, cause, str(decision.misfit))
@@ -177,21 +180,23 @@ async def _release(ctx: ResourceContext, obj: Entry) -> Result:
     if raw is None or not obj.is_gone:  # it does not exist, or has come back
         return REST
     ctx.workers.bodies.keep(obj, raw)
+    storage = ctx.operator.settings.persistence.progress_storage
+    states = fetch_states(ctx.handlers.changes, body=Body(raw), storage=storage)
+    if records := changes.purge(ctx, states, Body(raw)):
+        obj.open_unwritten().records = records
     if not await write(ctx, obj, is_released=True):
         return _wait(obj)
-    storage = ctx.operator.settings.persistence.progress_storage
-    states = Progress(fetch_states(ctx.handlers.changes, body=Body(raw), storage=storage))
-    records = changes.purge(ctx, states, Body(raw))
-    await set_finalizer(ctx, obj, is_wanted=False, records=records)
+    await set_finalizer(ctx, obj, is_wanted=False)
     text = "%s has left the selectors of %s: webop forgets it."
     logger.debug(text, obj, ctx.resource, extra=ctx.refer_to(obj))
     return REST
 
 
-async def _index(ctx: ResourceContext, obj: Entry, raw: dict[str, Any]) -> None:
-    """Update the indexes with a state of an object; log errors of indexers."""
+async def _index(ctx: ResourceContext, obj: Entry) -> None:
+    """Update the indexes with the newest state of an object; log errors of indexers."""
     obj.must_index = False
-    body, handlers, operator = Body(raw), ctx.handlers, ctx.operator
+    body = Body(ctx.workers.bodies.load(obj) or {})
+    handlers, operator = ctx.handlers, ctx.operator
     cause = ResourceCause(
         logger=LocalObjectLogger(body=body, settings=operator.settings),
         memo=operator.memos.recall(obj.uid),

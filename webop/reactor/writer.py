@@ -126,16 +126,11 @@ def end_pause(obj: Entry) -> None:
         obj.backoff, obj.not_before, obj.error = None, 0.0, ("", "")
 
 
-async def set_finalizer(
-    ctx: ResourceContext, obj: Entry, *, is_wanted: bool, records: Json | None = None
-) -> None:
+async def set_finalizer(ctx: ResourceContext, obj: Entry, *, is_wanted: bool) -> Json | None:
     """Add or remove the finalizer, even if others change the object meanwhile.
 
-    Args:
-        ctx: of the work on the object.
-        obj: the object.
-        is_wanted: whether to add it.
-        records: a merge patch that must be written together with this.
+    Returns:
+        The state after that; None if nothing was written.
 
     Raises:
         APIError: this has failed.
@@ -143,10 +138,12 @@ async def set_finalizer(
     unwritten = obj.open_unwritten()
     async with unwritten.lock:
         try:
-            await _set_finalizer(ctx, obj, records or {}, is_wanted=is_wanted)
+            response = await _set_finalizer(ctx, obj, is_wanted=is_wanted)
         except _GoneError:
             _drop(unwritten)
+            response = None
     end_pause(obj)
+    return response
 
 
 async def read(
@@ -208,7 +205,7 @@ def _divide(
 ) -> Iterator[tuple[str | None, Json, Json]]:
     """Yield the requests for changes and records: the subresource, and its part of both."""
     if not ctx.has_status:
-        yield None, changes, records
+        yield None, dict(changes), records
         return
     (main, status), (own_main, own_status) = map(_split, (changes, records))
     if main and own_status:  # the records in the status must not be first
@@ -378,12 +375,9 @@ def _stamp(ctx: ResourceContext, obj: Entry, before: Json, after: Json) -> None:
     storage.flush()
 
 
-async def _set_finalizer(
-    ctx: ResourceContext, obj: Entry, records: Json, *, is_wanted: bool
-) -> None:
+async def _set_finalizer(ctx: ResourceContext, obj: Entry, *, is_wanted: bool) -> Json | None:
     finalizer = ctx.operator.settings.persistence.finalizer
     was_gone = obj.is_gone
-    main, status = _split(records) if ctx.has_status else (records, {})
 
     def build(raw: Json) -> Content | None:
         meta = Body(raw).meta
@@ -393,30 +387,21 @@ async def _set_finalizer(
         if is_there == is_wanted or is_late:
             return None
         names += [finalizer] if is_wanted else []
-        metadata = {"finalizers": names, "resourceVersion": meta.resource_version}
-        return merge_patches(main, {"metadata": metadata})
+        return {"metadata": {"finalizers": names, "resourceVersion": meta.resource_version}}
 
-    response, denial = await _send(ctx, obj, build, needs_state=True)
-    if denial and records:  # they must not block the deletion
-        await _set_finalizer(ctx, obj, {}, is_wanted=is_wanted)
-        return
+    response, denial = await _send(ctx, obj, build, needs_state=True, is_whole=False)
     if denial:
         raise DeniedError(denial)
-    if response is None:
-        return
-    rest = Body(response).meta.finalizers
-    if (finalizer in rest) is not is_wanted:
+    if response and (finalizer in Body(response).meta.finalizers) is not is_wanted:
         verb, what = ("add", "handlers") if is_wanted else ("remove", "deletion")
         raise NotStoredError(
             f"The API server did not {verb} {finalizer} in metadata.finalizers of {obj}: "
             f"an admission webhook undoes this. Its {what} must wait."
         )
-    if status and rest:  # it stays, for others
-        unwritten = obj.open_unwritten()
-        unwritten.records = Patch(merge_patches(unwritten.records, status))
+    return response
 
 
-async def _send(
+async def _send(  # noqa: PLR0913  the two last ones say what a body in memory is worth
     ctx: ResourceContext,
     obj: Entry,
     build: Callable[[Json], Content | None],
@@ -424,6 +409,7 @@ async def _send(
     attempts: int = ATTEMPTS,
     *,
     needs_state: bool = False,
+    is_whole: bool = True,
 ) -> tuple[Json | None, str]:
     """Send a patch made for the newest known state; if that was outdated, read and repeat.
 
@@ -439,9 +425,10 @@ async def _send(
         APIError: it was not written, but can be later.
         _GoneError: the object is gone.
     """
-    raw = None if needs_state and ctx.is_partial else ctx.workers.bodies.load(obj)
+    is_whole &= needs_state
+    raw = None if is_whole and ctx.is_partial else ctx.workers.bodies.load(obj)
     if raw is None:
-        raw = await read(ctx, obj, is_whole=True) if needs_state else {}
+        raw = await read(ctx, obj, is_whole=is_whole) if needs_state else {}
     while raw is not None:
         if not (content := build(raw)):
             return None, ""
@@ -451,7 +438,7 @@ async def _send(
         except APIStatusError as exc:
             failure = _classify(obj, exc, content)
             if failure is Failure.OUTDATED:
-                newest = await _read_newest(ctx, obj, raw, is_whole=needs_state)
+                newest = await _read_newest(ctx, obj, raw, is_whole=is_whole)
                 attempts -= 1
                 failure = Failure.DENIED if newest is raw and exc.status == 422 else failure
             if failure is Failure.DENIED:

@@ -27,7 +27,7 @@ async def test_handlers_do_not_run_on_while_no_write_succeeds(
     run_operator: RunOperator, objects: Objects, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A webhook is down, for example: patches fail, all else works."""
-    caplog.set_level("INFO", logger="webop.reactor.queue")
+    caplog.set_level("INFO", logger="webop.reactor.failures")
     called: set[str] = set()
 
     @webop.on.create("widgets", id="fn")
@@ -44,7 +44,7 @@ async def test_handlers_do_not_run_on_while_no_write_succeeds(
             await mend()
             await eventually(lambda: len(called) == 150, timeout=60)
             await objects.wait_handled("w149")
-    assert "Can write widgets.tests.webop.dev again." in caplog.text
+    assert f"Can write widgets.tests.webop.dev in {objects.namespace} again." in caplog.text
 
 
 @pytest.mark.feature("EVT-12", "PEE-01")

@@ -310,6 +310,7 @@ async def test_a_restart_during_the_first_sub_handler_does_not_start_the_timeout
     released = asyncio.Event()
 
     async def wait(**_: Any) -> None:
+        await asyncio.sleep(0.5)  # what is before a long call is written
         found.append(await objects.get("a"))
         await released.wait()
 

@@ -19,7 +19,6 @@ from tests.kit.operators import (
     RunOperator,
     build_settings,
     get_annotations,
-    get_progress,
     has_finalizer,
     operate,
 )
@@ -212,64 +211,6 @@ async def test_a_release_that_fails_is_repeated(
         await label(objects, "a", OUT)
         await objects.wait("a", lambda raw: not has_finalizer(raw))
     assert len(failures) == 2
-
-
-@pytest.mark.feature("EVT-06", "DMN-01")
-async def test_an_object_that_leaves_when_only_a_daemon_delays_its_deletion_is_released(
-    objects: Objects, run_operator: RunOperator, calls: Calls
-) -> None:
-    may_end = asyncio.Event()
-
-    webop.on.delete("widgets", id="cleanup")(calls.noting("delete"))
-
-    @webop.daemon("widgets")
-    async def slow(stopped: webop.DaemonStopped, **kwargs: Any) -> None:
-        calls.note("daemon", kwargs)
-        await stopped.wait()
-        await may_end.wait()
-
-    async with run_operator(choose()):
-        await objects.create("a", labels=IN)
-        await calls.wait("a", "daemon")
-        await objects.delete("a")
-        await calls.wait("a", "delete")
-        await label(objects, "a", OUT)
-        await objects.create("fence", labels=IN)
-        await calls.wait("fence", "daemon")
-        assert has_finalizer(await objects.get("a"))
-        may_end.set()
-        await objects.wait_gone("a")
-        await objects.remove("fence")
-    assert calls.handlers("a") == ["daemon", "delete"]
-
-
-@pytest.mark.feature("EVT-06", "CON-01")
-@pytest.mark.parametrize("had_finalizer", [False, True])
-async def test_the_progress_of_handlers_of_an_object_that_leaves_is_forgotten(
-    objects: Objects, run_operator: RunOperator, calls: Calls, had_finalizer: bool
-) -> None:
-    may_end = asyncio.Event()
-
-    @webop.on.create("widgets", id="create", timeout=6000)
-    async def create(retry: int, **kwargs: Any) -> None:
-        calls.note("create", {**kwargs, "retry": retry})
-        raise webop.TemporaryError("not yet", delay=600)
-
-    async def daemon(**_: Any) -> None:
-        await may_end.wait()
-
-    if had_finalizer:
-        webop.daemon("widgets")(daemon)
-    async with run_operator(choose()):
-        await objects.create("a", labels=IN)
-        await objects.wait("a", lambda raw: "create" in get_progress(raw))
-        may_end.set()
-        await objects.wait("a", lambda raw: not has_finalizer(raw))
-        await label(objects, "a", OUT)
-        await objects.wait("a", lambda raw: not get_progress(raw))
-        await label(objects, "a", IN)
-        await calls.wait("a", "create", 2)
-    assert [call["retry"] for call in calls] == [0, 0]
 
 
 @pytest.mark.feature("SCP-13")
