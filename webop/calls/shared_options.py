@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from webop.calls.progress import HandlerState
     from webop.objects.body import Body
     from webop.objects.patch import Patch
+    from webop.telemetry.tracing import SpanContext
 
 
 class Journal(Protocol):
@@ -45,10 +46,12 @@ class HandlingStatus:
         running: the ids of the running handlers.
         failures: for handlers that will be retried, by id: the number of failed attempts, and the
             type of the last error.
+        trace: the span of the first calls for a change that is being handled, if there is one.
     """
 
     running: list[str] = field(default_factory=list)
     failures: dict[str, tuple[int, str]] = field(default_factory=dict)
+    trace: SpanContext | None = None
 
 
 @dataclass(slots=True)

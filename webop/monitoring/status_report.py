@@ -234,7 +234,8 @@ def _build_object_row(resource: str, obj: Entry) -> Row:
         {"handler": key, "attempts": attempts, "error": error}
         for key, attempts, error in obj.list_failures()
     ]
-    running = [] if obj.status is None else obj.status.running
+    calls = [] if obj.status is None else obj.status.running
+    running = (key for key in calls if key not in obj.daemons)
     loop = asyncio.get_running_loop()
     return {
         "resource": resource,
@@ -243,7 +244,7 @@ def _build_object_row(resource: str, obj: Entry) -> Row:
         "state": obj.state.value,
         "since": time.monotonic() - obj.since if obj.since else None,
         "retry_in": None if obj.due is None else max(0.0, obj.due - loop.time()),
-        "running": next(iter(running), ""),
+        "running": next(running, ""),
         "failures": failures[:_FAILURES_LIMIT],
         "kubectl": build_command("describe", resource, obj.name, namespace=obj.namespace),
     }

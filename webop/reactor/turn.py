@@ -11,7 +11,7 @@ import logging
 import time
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from webop.calls.error_policy import Outcome
 from webop.calls.execution import execute
@@ -35,7 +35,6 @@ from webop.reactor.queue import REST, Held, Later, Result
 from webop.reactor.reconcilers import call_due
 from webop.reactor.resource_context import ResourceContext
 from webop.reactor.writer import (
-    end_pause,
     is_pausing,
     pause,
     read,
@@ -44,7 +43,10 @@ from webop.reactor.writer import (
     write,
 )
 from webop.telemetry.counters import FailedCall
-from webop.telemetry.tracing import NOT_TRACED, Description, open_span
+from webop.telemetry.tracing import NOT_TRACED, Description, find_current_span, open_span
+
+if TYPE_CHECKING:
+    from webop.telemetry.tracing import SpanContext
 
 logger = logging.getLogger(__name__)
 
@@ -104,7 +106,7 @@ async def _handle(ctx: ResourceContext, obj: Entry) -> Result:
         delay = await _carry_out(ctx, obj, decision)
     if not await write(ctx, obj):
         return _wait(obj)
-    end_pause(obj)
+    obj.backoff, obj.not_before, obj.error = None, 0.0, ("", "")
     return REST if delay is None else Later(delay)
 
 
@@ -148,10 +150,13 @@ async def _carry_out(ctx: ResourceContext, obj: Entry, decision: Decision) -> fl
     for handler in decision.spawned:
         daemons.start(ctx, obj, dict(cause.body.raw), handler, spawn=obj.stream.spawn)
     if decision.has_changes:
-        with open_span(_describe, cause) or NOT_TRACED as span:
+        status = obj.open_status()
+        with open_span(_describe, cause, status.trace) or NOT_TRACED as span:
+            status.trace = status.trace or find_current_span()
             delay = await changes.handle(ctx, obj, decision)
             if span is not None:
                 span.conclude("done" if delay is None else "retry")
+        status.trace = None if delay is None else status.trace
     else:
         obj.must_resume = False
     if decision.reconcilers:
@@ -160,11 +165,11 @@ async def _carry_out(ctx: ResourceContext, obj: Entry, decision: Decision) -> fl
     return delay
 
 
-def _describe(cause: ChangeCause) -> Description:
-    """Return the description of a turn for traces."""
+def _describe(cause: ChangeCause, parent: SpanContext | None) -> Description:
+    """Return the description of the handling of a change for traces; retries continue the first."""
     reason = cause.reason.value
     attributes = {**cause.identify(), "webop.reason": reason}
-    return Description(f"{reason} {cause.resource.plural_name}", attributes)
+    return Description(f"{reason} {cause.resource.plural_name}", attributes, parent=parent)
 
 
 async def _release(ctx: ResourceContext, obj: Entry) -> Result:

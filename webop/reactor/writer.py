@@ -99,7 +99,6 @@ async def write(
             except Exception as exc:  # noqa: BLE001  logged; nothing is lost
                 pause(ctx, obj, exc)
                 return False
-            end_pause(obj)
     return True
 
 
@@ -120,12 +119,6 @@ def pause(ctx: ResourceContext, obj: Entry, exc: Exception) -> float | None:
     return delay
 
 
-def end_pause(obj: Entry) -> None:
-    """Forget the failures of an object: it works again."""
-    if obj.backoff is not None:
-        obj.backoff, obj.not_before, obj.error = None, 0.0, ("", "")
-
-
 async def set_finalizer(ctx: ResourceContext, obj: Entry, *, is_wanted: bool) -> Json | None:
     """Add or remove the finalizer, even if others change the object meanwhile.
 
@@ -138,12 +131,10 @@ async def set_finalizer(ctx: ResourceContext, obj: Entry, *, is_wanted: bool) ->
     unwritten = obj.open_unwritten()
     async with unwritten.lock:
         try:
-            response = await _set_finalizer(ctx, obj, is_wanted=is_wanted)
+            return await _set_finalizer(ctx, obj, is_wanted=is_wanted)
         except _GoneError:
             _drop(unwritten)
-            response = None
-    end_pause(obj)
-    return response
+            return None
 
 
 async def read(

@@ -231,8 +231,8 @@ async def test_records_in_the_status_do_not_say_that_all_is_done_before_it_is(
         await tried.wait()
     is_away = False
     async with run_relayed(settings, meddle=refuse):
-        body = await with_status.wait("one", lambda body: "labels" in body["metadata"])
-    assert body["status"]["phase"] == "done"
+        body = await with_status.wait("one", lambda body: "status" in body)
+    assert body["metadata"]["labels"] == {"done": "yes"}
     assert calls.handlers("one") == ["fn", "fn"]
 
 
