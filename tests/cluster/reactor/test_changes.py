@@ -228,7 +228,7 @@ async def test_a_handler_sees_its_object_as_it_was_when_it_was_called(
     assert seen == [(1, 1, "1")] * 2
 
 
-@pytest.mark.feature("EVT-02", "HND-26", "D-71")
+@pytest.mark.feature("EVT-02", "HND-26")
 async def test_event_handlers_get_the_newest_state_of_a_batch_and_each_deletion(
     run_operator: RunOperator, objects: Objects
 ) -> None:
