@@ -205,7 +205,10 @@ class Stream:
             obj.must_show &= obj.is_gone and obj.shown is not None
             self._write_last(obj)
             self.ctx.workers.queue.remove(obj)
-            self.wake(obj)
+            if obj.must_index or obj.must_show:
+                self.wake(obj)
+            else:
+                self._let_go(obj)
 
     def _resume(self) -> None:
         """Process all objects of the next list: others can have changed them."""

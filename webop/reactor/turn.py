@@ -67,15 +67,14 @@ async def take_turn(ctx: ResourceContext, obj: Entry) -> Result:
 
 
 async def _take_turn(ctx: ResourceContext, obj: Entry) -> Result:
-    raw = await _load(ctx, obj)
-    if raw is None:  # it is gone, but no event or list has said so
-        return REST
     for _ in range(_STATES_INDEXED):  # first: handlers of other objects can wait for it
-        if obj.must_index:
+        if obj.must_index and await _load(ctx, obj) is not None:
             await _index(ctx, obj)
     gate: Result | None = obj.stream.find_gate(obj)
     if gate is not None:  # a pause, the end, indexes that are not filled, a new list
         return gate
+    if await _load(ctx, obj) is None:  # it is gone, but no event or list has said so
+        return REST
     if obj.must_show:  # event handlers get each state that they can get, whatever has failed
         await _show(ctx, obj)
     if obj.is_gone:
@@ -154,6 +153,7 @@ async def _carry_out(ctx: ResourceContext, obj: Entry, decision: Decision) -> fl
         with open_span(_describe, cause, status.trace) or NOT_TRACED as span:
             status.trace = status.trace or find_current_span()
             delay = await changes.handle(ctx, obj, decision)
+            await write(ctx, obj)
             if span is not None:
                 span.conclude("done" if delay is None else "retry")
         status.trace = None if delay is None else status.trace
