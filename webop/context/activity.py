@@ -122,16 +122,14 @@ class Pausing:
     async def work(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Work on an object in the current task, behind the fence."""
         task = asyncio.current_task()
-        if task is not None:
-            self._tasks.add(task)
+        assert task is not None  # noqa: S101  for the type checker
+        self._tasks.add(task)
+        token = current_fence.set(self.fence)
         try:
-            if self.fence is None:
-                return await coroutine
-            current_fence.set(self.fence)
-            return await Fenced(coroutine, self.fence)
+            return await (coroutine if self.fence is None else Fenced(coroutine, self.fence))
         finally:
-            if task is not None:
-                self._tasks.discard(task)
+            current_fence.reset(token)
+            self._tasks.discard(task)
 
     def cancel(self) -> None:
         """Cancel all work on objects."""

@@ -24,7 +24,7 @@ from webop.objects.patch import Patch, merge_patches
 from webop.reactor.decision import Decision, has_missed
 from webop.reactor.entry import Entry
 from webop.reactor.resource_context import ResourceContext
-from webop.reactor.writer import list_states, set_finalizer, take, write
+from webop.reactor.writer import let_rest, list_states, set_finalizer, take, write
 
 _HASTE = 1.0  # seconds between attempts that changes of the object lead to, at least
 _HANDLED = {"k8s_reason": "Handled"}
@@ -115,11 +115,13 @@ class _Journal:
 
     Attributes:
         ended: the states that are not in the records yet.
+        recorded: the ids of handlers that have ended, and are in the records.
         view: the newest state of the object with the records that there are.
     """
 
     def __init__(self, ctx: ResourceContext, obj: Entry, cause: ChangeCause) -> None:
         self.ended: dict[str, HandlerState] = {}
+        self.recorded: set[str] = set()
         self._ctx = ctx
         self._obj = obj
         self._cause = cause
@@ -158,13 +160,15 @@ class _Journal:
 
     def record(self, others: Mapping[str, HandlerState] | None = None) -> None:
         """Put the states of handlers that have ended, and those of others, into the records."""
-        states = {**(others or {}), **self.ended}
+        states = {k: state for k, state in (others or {}).items() if k not in self.recorded}
+        states |= self.ended
         if not states:
             return
         if self._cause.reason in (Reason.CREATE, Reason.UPDATE):
             find_field, essence = self._ctx.handlers.find_field, self.essence
             for key, state in self.ended.items():
                 states[key] = replace(state, seen=digest_seen(essence, find_field(key)))
+        self.recorded.update(self.ended)
         self.ended.clear()
         unwritten = self._obj.open_unwritten()
         storage = self._ctx.operator.settings.persistence.progress_storage
@@ -254,3 +258,5 @@ async def end_deletion(
     unwritten.records.clear()
     if response is not None and Body(response).meta.finalizers:
         unwritten.records = purge(ctx, states, Body(response))
+    else:
+        let_rest(ctx, obj)

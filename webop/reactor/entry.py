@@ -61,6 +61,9 @@ class Owner(Protocol):
     def accept_response(self, obj: Entry, raw: dict[str, Any]) -> None:
         """Accept the state in the response to a request about the object."""
 
+    def note_indexing(self, obj: Entry) -> None:
+        """Note that the object is being indexed."""
+
     def note_indexed(self, obj: Entry) -> None:
         """Note that the newest state of the object is in the indexes, or will not be."""
 

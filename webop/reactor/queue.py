@@ -75,21 +75,20 @@ class WorkQueue:
             heapq.heappop(self._due)  # it has been queued in another way
         return self._due[0][0] if self._due else None
 
-    def add(self, obj: Entry, *, after: float = 0.0, is_urgent: bool = False) -> None:
+    def add(self, obj: Entry, *, after: float = 0.0) -> None:
         """Queue an object; of two times, the earlier one counts.
 
         Args:
             obj: the object.
             after: the seconds until it is due.
-            is_urgent: whether it comes first in its lane.
         """
         if obj.state is State.RUNNING:
             obj.is_dirty = True
         elif after > 0:
             self._add_due(obj, self._clock() + after)
-        elif obj.state is not State.WAITING or is_urgent:
+        elif obj.state is not State.WAITING:
             self.remove(obj)
-            self._put_into_lane(obj, is_urgent=is_urgent)
+            self._put_into_lane(obj)
 
     def get(self) -> Entry | None:
         """Return the object whose turn begins; None if none is ready."""
@@ -107,17 +106,15 @@ class WorkQueue:
         """End the turn of an object; queue it again as its result says."""
         obj.state, obj.since = State.IDLE, 0.0
         match result:
-            case _ if obj.is_dirty:
-                self.add(obj, is_urgent=True)
-            case Held(key) if key in self.holds:
+            case Later(seconds) if not obj.is_dirty:
+                self.add(obj, after=seconds)
+            case Held(key) if not obj.is_dirty and key in self.holds:
                 self._enter(obj, State.HELD)
                 self.holds[key][obj] = None
-            case Held():
-                self.add(obj)
-            case Later(seconds):
-                self.add(obj, after=seconds, is_urgent=True)
-            case Rest():
+            case Rest() if not obj.is_dirty:
                 pass
+            case _:
+                self.add(obj)
 
     def ripen(self) -> None:
         """Move the objects that are due into their lanes."""
@@ -163,12 +160,10 @@ class WorkQueue:
         obj.state, obj.since = state, time.monotonic()
         self.count += 1
 
-    def _put_into_lane(self, obj: Entry, *, is_urgent: bool = False) -> None:
+    def _put_into_lane(self, obj: Entry) -> None:
         self._enter(obj, State.WAITING)
         lane = self._listed if obj.event_type is None else self._live
         lane[obj] = None
-        if is_urgent:
-            lane.move_to_end(obj, last=False)
 
     def _add_due(self, obj: Entry, due: float) -> None:
         if obj.state is State.RESTING and obj.due is not None and obj.due <= due:

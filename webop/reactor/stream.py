@@ -91,6 +91,7 @@ class Stream:
         self._gate = gate
         self._objects: dict[str, Entry] = {}
         self._unindexed: set[Entry] | None = None  # of the last list; None while it is read
+        self._indexing: set[Entry] = set()
         self._turns: dict[Entry, asyncio.Task[Any]] = {}
         self._quiet = asyncio.Event()  # set while there are no turns
         self._group = WorkerGroup()
@@ -364,11 +365,11 @@ class Stream:
                 last = self.ctx.workers.bodies.load(obj) or _build_tombstone(obj)
                 self.accept("DELETED", last)
         self._is_resuming = self.is_paused
-        # An object whose handlers run is indexed at its next turn.
-        waiting = (obj for obj in self._objects.values() if obj.state is not State.RUNNING)
-        self._unindexed = (
-            {obj for obj in waiting if obj.must_index} if not self.is_indexed else set()
-        )
+        if self.is_indexed:
+            self._unindexed = set()
+        else:  # an object whose handlers run is indexed at its next turn
+            waiting = (obj for obj in self._objects.values() if obj.state is not State.RUNNING)
+            self._unindexed = self._indexing | {obj for obj in waiting if obj.must_index}
         self._open()
 
     def _note_child(self, event_type: RawEventType, raw: dict[str, Any]) -> None:
@@ -410,6 +411,7 @@ class Stream:
             del self._turns[obj]
             if not self._turns:
                 self._quiet.set()
+            obj.is_dirty &= not self._is_ending
         if result == REST and not obj.is_dirty:
             self._let_go(obj)
         return result
@@ -424,8 +426,13 @@ class Stream:
             return REST
         return Held(self) if self in self.ctx.workers.queue.holds else None
 
+    def note_indexing(self, obj: Entry) -> None:
+        """Note that an object is being indexed."""
+        self._indexing.add(obj)
+
     def note_indexed(self, obj: Entry) -> None:
         """Note that the newest state of an object is in the indexes, or will not be."""
+        self._indexing.discard(obj)
         if self._unindexed is not None and obj in self._unindexed:
             self._unindexed.discard(obj)
             self._open()

@@ -67,12 +67,16 @@ async def take_turn(ctx: ResourceContext, obj: Entry) -> Result:
 
 
 async def _take_turn(ctx: ResourceContext, obj: Entry) -> Result:
-    for _ in range(_STATES_INDEXED):  # first: handlers of other objects can wait for it
-        if obj.must_index and await _load(ctx, obj) is not None:
-            await _index(ctx, obj)
+    if obj.must_index:  # first: handlers of other objects can wait for it
+        await _index(ctx, obj)
     gate: Result | None = obj.stream.find_gate(obj)
     if gate is not None:  # a pause, the end, indexes that are not filled, a new list
         return gate
+    return await ctx.operator.pausing.work(_act(ctx, obj))  # not behind the end of a Lease
+
+
+async def _act(ctx: ResourceContext, obj: Entry) -> Result:
+    """Do all but indexing."""
     if await _load(ctx, obj) is None:  # it is gone, but no event or list has said so
         return REST
     if obj.must_show:  # event handlers get each state that they can get, whatever has failed
@@ -199,8 +203,18 @@ async def _release(ctx: ResourceContext, obj: Entry) -> Result:
 
 async def _index(ctx: ResourceContext, obj: Entry) -> None:
     """Update the indexes with the newest state of an object; log errors of indexers."""
-    obj.must_index = False
-    body = Body(ctx.workers.bodies.load(obj) or {})
+    obj.stream.note_indexing(obj)
+    try:
+        for _ in range(_STATES_INDEXED):
+            if obj.must_index and (raw := await _load(ctx, obj)) is not None:
+                obj.must_index = False
+                await _index_state(ctx, obj, Body(raw))
+    finally:  # after an error, too: handlers must not wait for ever
+        ctx.workers.note_end(obj)
+        obj.stream.note_indexed(obj)
+
+
+async def _index_state(ctx: ResourceContext, obj: Entry, body: Body) -> None:
     handlers, operator = ctx.handlers, ctx.operator
     cause = ResourceCause(
         logger=LocalObjectLogger(body=body, settings=operator.settings),
@@ -215,12 +229,8 @@ async def _index(ctx: ResourceContext, obj: Entry) -> None:
     def is_wanted() -> bool:
         return not obj.is_gone and handlers is obj.stream.handlers
 
-    try:
-        indexers, indices = handlers.indexers, operator.indices
-        await index_object(indexers, cause, obj.uid, indices, options, is_wanted=is_wanted)
-    finally:  # after an error, too: handlers must not wait for ever
-        ctx.workers.note_end(obj)
-        obj.stream.note_indexed(obj)
+    indexers, indices = handlers.indexers, operator.indices
+    await index_object(indexers, cause, obj.uid, indices, options, is_wanted=is_wanted)
 
 
 def _build_event_options(ctx: ResourceContext, obj: Entry) -> CallOptions:

@@ -53,7 +53,7 @@ class Workers:
 
     Args:
         name: of the kind, for the log.
-        operator: counts the turns, and ends them with the Lease.
+        operator: has the settings.
         bodies: of all kinds.
         pace: of all kinds.
 
@@ -70,7 +70,6 @@ class Workers:
         self.bodies = bodies
         self.pace = pace
         self._name = name
-        self._pausing = operator.pausing
         self._execution = operator.settings.execution
         self._limit = operator.settings.batching.worker_limit
         self._group = WorkerGroup()
@@ -123,7 +122,7 @@ class Workers:
             while obj is not None:
                 await self.pace.give_way()
                 obj.is_dirty = False
-                result = await self._pausing.work(obj.stream.take_turn(obj))
+                result = await obj.stream.take_turn(obj)
                 self._end_turn(obj, result)
                 self._count -= 1  # whether it may start anew
                 obj = self.queue.get() if self._may_start else None

@@ -137,6 +137,15 @@ async def set_finalizer(ctx: ResourceContext, obj: Entry, *, is_wanted: bool) ->
             return None
 
 
+def let_rest(ctx: ResourceContext, obj: Entry) -> None:
+    """Forget the state of an object that is gone, though no event or list has said so.
+
+    If it has a turn nevertheless, that reads it first.
+    """
+    if not obj.is_gone:
+        ctx.workers.bodies.keep(obj, None)
+
+
 async def read(
     ctx: ResourceContext, obj: Entry, *, is_whole: bool = False
 ) -> dict[str, Any] | None:
@@ -447,7 +456,7 @@ async def _send(  # noqa: PLR0913  the two last ones say what a body in memory i
             what = f"{ctx.resource.plural}/{part}"
             raise APINotFoundError(f"The API server no longer serves {what}.", status=404)
         raw = None
-    ctx.workers.bodies.keep(obj, None)  # its next turn reads it
+    let_rest(ctx, obj)
     raise _GoneError
 
 
