@@ -61,11 +61,8 @@ class Owner(Protocol):
     def accept_response(self, obj: Entry, raw: dict[str, Any]) -> None:
         """Accept the state in the response to a request about the object."""
 
-    def note_indexing(self, obj: Entry) -> None:
-        """Note that the object is being indexed."""
-
     def note_indexed(self, obj: Entry) -> None:
-        """Note that the newest state of the object is in the indexes, or will not be."""
+        """Note that the turn of the object has done what indexes need."""
 
     def spawn(self, work: Coroutine[Any, Any, Any], *, name: str) -> asyncio.Task[Any]:
         """Start a task that works on the object."""

@@ -91,7 +91,7 @@ class Stream:
         self._gate = gate
         self._objects: dict[str, Entry] = {}
         self._unindexed: set[Entry] | None = None  # of the last list; None while it is read
-        self._indexing: set[Entry] = set()
+        self._beyond_indexes: set[Entry] = set()  # objects whose turns have done that
         self._turns: dict[Entry, asyncio.Task[Any]] = {}
         self._quiet = asyncio.Event()  # set while there are no turns
         self._group = WorkerGroup()
@@ -368,8 +368,12 @@ class Stream:
         if self.is_indexed:
             self._unindexed = set()
         else:  # an object whose handlers run is indexed at its next turn
-            waiting = (obj for obj in self._objects.values() if obj.state is not State.RUNNING)
-            self._unindexed = self._indexing | {obj for obj in waiting if obj.must_index}
+            self._unindexed = {
+                obj
+                for obj in self._objects.values()
+                if (obj.must_index or obj.state is State.RUNNING)
+                and obj not in self._beyond_indexes
+            }
         self._open()
 
     def _note_child(self, event_type: RawEventType, raw: dict[str, Any]) -> None:
@@ -409,6 +413,7 @@ class Stream:
             raise
         finally:
             del self._turns[obj]
+            self._beyond_indexes.discard(obj)
             if not self._turns:
                 self._quiet.set()
             obj.is_dirty &= not self._is_ending
@@ -426,13 +431,10 @@ class Stream:
             return REST
         return Held(self) if self in self.ctx.workers.queue.holds else None
 
-    def note_indexing(self, obj: Entry) -> None:
-        """Note that an object is being indexed."""
-        self._indexing.add(obj)
-
     def note_indexed(self, obj: Entry) -> None:
-        """Note that the newest state of an object is in the indexes, or will not be."""
-        self._indexing.discard(obj)
+        """Note that the turn of an object has done what indexes need."""
+        if obj in self._turns:
+            self._beyond_indexes.add(obj)
         if self._unindexed is not None and obj in self._unindexed:
             self._unindexed.discard(obj)
             self._open()

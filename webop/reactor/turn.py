@@ -67,8 +67,12 @@ async def take_turn(ctx: ResourceContext, obj: Entry) -> Result:
 
 
 async def _take_turn(ctx: ResourceContext, obj: Entry) -> Result:
-    if obj.must_index:  # first: handlers of other objects can wait for it
-        await _index(ctx, obj)
+    try:
+        for _ in range(_STATES_INDEXED):  # first: handlers of other objects can wait for it
+            if obj.must_index and (raw := await _load(ctx, obj)) is not None:
+                await _index(ctx, obj, Body(raw))
+    finally:  # after an error, too: they must not wait for ever
+        obj.stream.note_indexed(obj)
     gate: Result | None = obj.stream.find_gate(obj)
     if gate is not None:  # a pause, the end, indexes that are not filled, a new list
         return gate
@@ -201,20 +205,9 @@ async def _release(ctx: ResourceContext, obj: Entry) -> Result:
     return REST
 
 
-async def _index(ctx: ResourceContext, obj: Entry) -> None:
-    """Update the indexes with the newest state of an object; log errors of indexers."""
-    obj.stream.note_indexing(obj)
-    try:
-        for _ in range(_STATES_INDEXED):
-            if obj.must_index and (raw := await _load(ctx, obj)) is not None:
-                obj.must_index = False
-                await _index_state(ctx, obj, Body(raw))
-    finally:  # after an error, too: handlers must not wait for ever
-        ctx.workers.note_end(obj)
-        obj.stream.note_indexed(obj)
-
-
-async def _index_state(ctx: ResourceContext, obj: Entry, body: Body) -> None:
+async def _index(ctx: ResourceContext, obj: Entry, body: Body) -> None:
+    """Update the indexes with a state of an object; log errors of indexers."""
+    obj.must_index = False
     handlers, operator = ctx.handlers, ctx.operator
     cause = ResourceCause(
         logger=LocalObjectLogger(body=body, settings=operator.settings),
@@ -231,6 +224,7 @@ async def _index_state(ctx: ResourceContext, obj: Entry, body: Body) -> None:
 
     indexers, indices = handlers.indexers, operator.indices
     await index_object(indexers, cause, obj.uid, indices, options, is_wanted=is_wanted)
+    ctx.workers.note_end(obj)
 
 
 def _build_event_options(ctx: ResourceContext, obj: Entry) -> CallOptions:
