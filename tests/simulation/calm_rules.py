@@ -154,10 +154,9 @@ class CalmJudge:
             and key.partition("/")[2].partition(".")[0] in known
         ]
         progress += ["status"] if "kopf" in body.get("status", {}) else []
-        # The next process cannot know of what matches no more, nor a peer of what others began.
+        # No turn can know of what matches no more, nor a peer of what others began.
         is_known = any(plan.kind in STATE_KINDS for plan in plans)
         is_known = is_known and self._world.plan.mode != "peering"
-        is_known |= len(self._world.processes) == 1
         if progress and is_known and not is_overwritten:
             problems.append(f"progress: {name} has some left over: {progress}")
         running = (process for process in self._world.processes if process.is_running)

@@ -1,8 +1,8 @@
 """Call the handlers of a change, and record their progress.
 
-Flow: :func:`handle` → :func:`webop.calls.execution.execute` → the user's function. What a handler
-leaves becomes unwritten when it ends. It is written at the end of the turn; if a function takes
-0.1 s, what the ones before have left is written meanwhile.
+Flow: :func:`handle` → :func:`webop.calls.execution.execute` → the user's function. Patches and
+states are taken over when a handler ends, and written at the end of the turn. If a function takes
+longer than 0.1 s, those of the handlers before it are written meanwhile.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ async def handle(ctx: ResourceContext, obj: Entry, decision: Decision) -> float 
     cause, stream = decision.cause, obj.stream
     cause.logger.debug("%s is in progress.", _TITLES[cause.reason].capitalize())
     progress = Progress.restore(decision.handlers, decision.states, purpose=cause.reason.value)
-    for key in decision.again:
+    for key in progress.keys() & decision.again:
         progress.restart(key)
     epoch, journal = stream.epoch, _Journal(ctx, obj, cause)
     options = CallOptions(
@@ -111,7 +111,7 @@ def _hurry(ctx: ResourceContext, obj: Entry, cause: ChangeCause, progress: Progr
 
 
 class _Journal:
-    """What the handlers of one change leave when they end.
+    """Takes over what the handlers of one change leave when they end.
 
     Attributes:
         ended: the states that are not in the records yet.

@@ -16,7 +16,8 @@ handler has ``seen``:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,7 +61,7 @@ class Decision:
         misfit: why the object does not fit the model of a handler: then no handler of the change is
             called until it does.
         is_mended: whether the conditions of the object say that it does not fit, but it does now.
-        again: ids of finished handlers to call again.
+        again: ids of finished handlers that have missed a change; those that match are called.
         reconcilers: handlers of reconciliation to call, now or later.
         stopped: ids of those to stop: the object no longer matches, or is being deleted.
     """
@@ -68,7 +69,7 @@ class Decision:
     cause: ChangeCause
     states: Mapping[str, HandlerState]
     handlers: list[ChangeHandler] = field(default_factory=list)
-    again: Collection[str] = ()
+    again: AbstractSet[str] = frozenset()
     has_changes: bool = False
     wants_finalizer: bool | None = None
     misfit: MisfitError | None = None

@@ -1,7 +1,7 @@
-"""What the reactor has in memory of one object.
+"""The state that the reactor keeps in memory for each object.
 
 The rest is on the object itself: the records of its handlers, the last handled state, the
-finalizer. A restart forgets an entry and loses nothing but what is unwritten.
+finalizer. A restart loses only what is unwritten.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NONE: Final[Mapping[str, Any]] = MappingProxyType({})  # most objects have none
 
 
 class State(enum.Enum):
-    """What happens to an object; the values are the words of the metrics."""
+    """The state of an object; the values are the words of the metrics."""
 
     IDLE = "idle"
     """Nothing."""
@@ -91,7 +91,7 @@ class BackgroundTask(Protocol):
 
 @dataclass(slots=True)
 class Unwritten:
-    """What must be written to an object, in one request at a time.
+    """The changes that must be written to an object, in one request at a time.
 
     Attributes:
         changes: those of handlers; functions among them are called for the state that is written.

@@ -1,7 +1,7 @@
 """The work queue of one kind: which object has its turn next. Plain data, without I/O.
 
-An object is in it at most once: in a lane, until it is due, or in a hold. What happens while it has
-its turn only marks it, and :meth:`WorkQueue.done` queues it again.
+An object is in it at most once: in a lane, until it is due, or in a hold. Events during its turn
+only mark it, and :meth:`WorkQueue.done` queues it again.
 """
 
 from __future__ import annotations

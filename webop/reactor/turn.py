@@ -67,13 +67,16 @@ async def take_turn(ctx: ResourceContext, obj: Entry) -> Result:
 
 
 async def _take_turn(ctx: ResourceContext, obj: Entry) -> Result:
+    stream = obj.stream
     try:
         for _ in range(_STATES_INDEXED):  # first: handlers of other objects can wait for it
-            if obj.must_index and (raw := await _load(ctx, obj)) is not None:
+            is_due = obj.must_index and ctx.handlers is stream.handlers  # else the next turn does
+            if is_due and (raw := await _load(ctx, obj)) is not None:
                 await _index(ctx, obj, Body(raw))
     finally:  # after an error, too: they must not wait for ever
-        obj.stream.note_indexed(obj)
-    gate: Result | None = obj.stream.find_gate(obj)
+        if ctx.handlers is stream.handlers:
+            stream.note_indexed(obj)
+    gate: Result | None = stream.find_gate(obj)
     if gate is not None:  # a pause, the end, indexes that are not filled, a new list
         return gate
     return await ctx.operator.pausing.work(_act(ctx, obj))  # not behind the end of a Lease

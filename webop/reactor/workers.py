@@ -124,7 +124,7 @@ class Workers:
                 obj.is_dirty = False
                 result = await obj.stream.take_turn(obj)
                 self._end_turn(obj, result)
-                self._count -= 1  # whether it may start anew
+                self._count -= 1  # as if it started again
                 obj = self.queue.get() if self._may_start else None
                 self._count += 1
         finally:

@@ -4,7 +4,7 @@ Handlers, daemons and timers put what they want into :class:`webop.reactor.entry
 :func:`write` sends it, in one request at a time. What a failure means is decided by
 :func:`webop.reactor.failures.classify`:
 
-- The API server is away: all is kept, and written before anything else is done for the object.
+- The API server is not available: all is kept, and written before the next handlers are called.
 - It denies the write: the changes of handlers are dropped, and told; records go alone. If these are
   denied, too, or silently not stored, they count as stored, and go with the next change.
 - The object has changed meanwhile: it is read, and the patch is made for its newest state.
@@ -74,7 +74,7 @@ async def write(
 ) -> bool:
     """Write everything now, except during the pause after a failure; return whether this is done.
 
-    What is denied for good counts as done. If the stream ends or pauses, there is no later
+    Changes that are denied for good count as done. If the stream ends or pauses, there is no later
     opportunity: then it is tried in spite of the pause.
 
     Args:
@@ -176,7 +176,7 @@ async def read(
 async def _write_all(ctx: ResourceContext, obj: Entry, unwritten: Unwritten, attempts: int) -> None:
     """Write all that there is, in as few requests as possible; records last.
 
-    They say that it is done. What is added meanwhile is written later.
+    They say that it is done. Later changes are for the next write.
     """
     changes, unwritten.changes = unwritten.changes, Patch()
     own: Json = clone(unwritten.records)
