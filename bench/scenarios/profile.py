@@ -42,7 +42,10 @@ _STAGES = {
     "webop.objects.diffs": "bodies, fields, diffs",
     "webop.objects.fields": "bodies, fields, diffs",
     "webop.objects.patch": "patches built",
-    "webop.reactor.controller": "dispatching",
+    "webop.reactor.queue": "dispatching",
+    "webop.reactor.stream": "dispatching",
+    "webop.reactor.turn": "dispatching",
+    "webop.reactor.workers": "dispatching",
 }
 # These stages are split: frames like the following receive.
 _BOTH_WAYS = {"HTTP", "TLS"}

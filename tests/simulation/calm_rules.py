@@ -15,6 +15,7 @@ from tests.simulation.replicas import (
     FINAL,
     FINALIZER,
     FOREIGN,
+    LABEL,
     PLURAL,
     PREFIX,
     Call,
@@ -70,6 +71,8 @@ class CalmJudge:
         objects = self._world.list_objects()
         for name, body in objects.items():
             if "deletionTimestamp" in body["metadata"]:
+                if self._has_left_unseen(body):
+                    continue
                 finalizers = body["metadata"].get("finalizers")
                 problems.append(f"deletion: {name} is still there: {finalizers}")
             else:
@@ -151,10 +154,9 @@ class CalmJudge:
             and key.partition("/")[2].partition(".")[0] in known
         ]
         progress += ["status"] if "kopf" in body.get("status", {}) else []
-        # The next process cannot know of what matches no more, nor a peer of what others began.
+        # No turn can know of what matches no more, nor a peer of what others began.
         is_known = any(plan.kind in STATE_KINDS for plan in plans)
         is_known = is_known and self._world.plan.mode != "peering"
-        is_known |= len(self._world.processes) == 1
         if progress and is_known and not is_overwritten:
             problems.append(f"progress: {name} has some left over: {progress}")
         running = (process for process in self._world.processes if process.is_running)
@@ -163,9 +165,22 @@ class CalmJudge:
             plan.kind == "delete" or (plan.kind in BACKGROUND_KINDS and (plan.id, uid) not in ended)
             for plan in plans
         )
-        if is_guarded != (FINALIZER in meta.get("finalizers", [])):
+        is_right = is_guarded == (FINALIZER in meta.get("finalizers", []))
+        if not is_right and not self._has_left_unseen(body):
             problems.append(f"finalizer: of {name} ({uid}), wanted: {is_guarded}")
         return problems
+
+    def _has_left_unseen(self, body: Json) -> bool:
+        """Tell whether an object can have left the selector while no operator watched it."""
+        world, uid = self._world, body["metadata"]["uid"]
+        if not world.plan.has_selector or LABEL in body["metadata"].get("labels", {}):
+            return False
+        departure = self._judge.get_departure(uid)
+        is_alone = world.plan.mode == "alone"
+        return not any(
+            is_alone and process.is_running and process.started_at + AFTERMATH < departure
+            for process in world.processes
+        )
 
     def may_be_lost(self, call: Call) -> bool:
         """Tell whether an outcome may not be known to the last process.

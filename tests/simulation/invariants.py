@@ -506,6 +506,14 @@ class Judge:
         """Return when the essence of an object has changed last; 0 if it never has."""
         return max((moment for moment, _ in self._reshaped[uid]), default=0.0)
 
+    def get_departure(self, uid: str) -> float:
+        """Return when an object has lost the label that a selector wants; infinity if it has it."""
+        departure = math.inf
+        for moment, essence in self._reshaped[uid]:
+            is_chosen = json.loads(essence).get(LABEL) == "yes"
+            departure = math.inf if is_chosen else min(departure, moment)
+        return departure
+
     def _note_writer(self, user: str, uid: str) -> None:
         # A timer that counts writes for ever.
         if self.writes is not None and not self._is_counting:

@@ -16,6 +16,7 @@ from tests.simulation.replicas import (
     FINALIZER,
     GROUP,
     GUARD,
+    LABEL,
     NAMESPACE,
     Wish,
     list_keys,
@@ -403,6 +404,14 @@ async def keep_object(
         await process.stop()
     if is_deleted:
         scene.world.request("DELETE", "one")
+
+
+async def leave_selector(scene: Scene, *, pause: float) -> None:
+    """Let an object with a finalizer leave the selector some time after the start."""
+    scene.add_replica()
+    scene.create(labels={LABEL: "yes"}, finalizers=[FINALIZER])
+    await asyncio.sleep(pause)
+    scene.world.request("PATCH", "one", {"metadata": {"labels": {LABEL: None}}})
 
 
 async def leave_record(scene: Scene, *, is_given_up: bool) -> None:

@@ -43,6 +43,7 @@ from tests.simulation.stories import (
     keep_parts,
     keep_timer,
     leave_record,
+    leave_selector,
     look_into_index,
     make_value,
     overwrite,
@@ -103,6 +104,7 @@ DELETES: Json = {"handlers": make("delete0")}
 MARKED_DELETES: Json = {"handlers": make("delete0", effect="status")}
 DAEMONS: Json = {"handlers": make("daemon0")}
 CHOSEN: Json = {"handlers": make("daemon0", is_choosy=True)}
+SELECTING: Json = {**CHOSEN, "settings": {"watching": {"label_selectors": {PLURAL: LABEL}}}}
 KEEPING: Json = {"handlers": make("reconcile0")}
 INDEX: Json = {"handlers": make("index0")}
 UPDATES: Json = {"handlers": make("create0", "update0")}
@@ -648,10 +650,7 @@ STATES = (
     tell("progress", "of a late request", leave_record, is_given_up=False, plan=UPDATES),
     tell("", "of a request that was given up", leave_record, is_given_up=True, plan=UPDATES),
     tell("", "of somebody else", keep_object, annotations={"a.b/create0": "{}"}, plan=UPDATES),
-    tell("progress", "that matches no more", keep_object, called=(), status={"kopf": {}},
-         plan=EVENTS),
-    tell("", "that matches no more, after a restart", keep_object, called=(), status={"kopf": {}},
-         successors=1, plan=EVENTS),
+    tell("", "that matches no more", keep_object, called=(), status={"kopf": {}}, plan=EVENTS),
     tell("", "of a peer", keep_object, status={"kopf": {}}, successors=1,
          plan={**UPDATES, "mode": "peering"}),
     tell("finalizer", "of others, removed", change_finalizers, before=[GUARD, FINALIZER], after=[],
@@ -669,6 +668,9 @@ STATES = (
     tell("", "wanted", keep_object, finalizers=[FINALIZER],
          plan={"handlers": make("create0", "delete0")}),
     tell("", "of somebody else", keep_object, finalizers=["a.b/c"], plan=UPDATES),
+    tell("finalizer", "of what has left the selector", leave_selector, pause=60.0, plan=SELECTING),
+    tell("", "of what left the selector before anybody watched it", leave_selector, pause=1.0,
+         plan=SELECTING),
     tell("daemon", "does not run", run_daemons, counts=(0,), plan=DAEMONS),
     tell("daemon", "runs twice", run_daemons, counts=(2,), plan=DAEMONS),
     tell("daemon", "in two replicas", run_daemons, counts=(1, 1), plan=DAEMONS),

@@ -66,7 +66,7 @@ def test_a_seed_replays_exactly_and_its_log_stands_in_its_story() -> None:
     ],
 )
 def test_a_bug_that_is_put_back_is_found(theme: str, mutant: str) -> None:
-    histories = "--theme", theme, "--first", "100000", "--count", "20"  # found within ten of them
+    histories = "--theme", theme, "--first", "100000", "--count", "40"
     told = simulate("--mutant", mutant, *histories, "--jobs", "1", "--no-shrink")
     assert ", 1 bad" in told, told
 

@@ -35,9 +35,13 @@ class WorkerGroup:
     ) -> asyncio.Task[Any]:
         """Start a task."""
         task = asyncio.create_task(coroutine, name=name, context=context)
+        self.add(task)
+        return task
+
+    def add(self, task: asyncio.Task[Any]) -> None:
+        """Let a task end together with the others."""
         self._tasks.add(task)
         task.add_done_callback(self._leave)
-        return task
 
     def _leave(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)

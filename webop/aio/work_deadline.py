@@ -86,7 +86,23 @@ class Fenced(Coroutine[Any, Any, T]):
         return getattr(self._coroutine, name)
 
     def __await__(self) -> Generator[Any, Any, T]:
-        raise NotImplementedError("This coroutine must run in a separate task.")
+        """Run all steps within the current task."""
+        value: Any = None
+        failure: BaseException | None = None
+        while True:
+            try:
+                found = self.send(value) if failure is None else self.throw(failure)
+            except StopIteration as exc:
+                result: T = exc.value
+                return result
+            value = failure = None
+            try:
+                value = yield found
+            except GeneratorExit:
+                self.close()
+                raise
+            except BaseException as exc:  # noqa: BLE001  it is thrown into the next step
+                failure = exc
 
     def send(self, value: Any) -> Any:
         """Run the next step."""

@@ -76,6 +76,7 @@ from webop.objects.patch import Patch
 
 _FRAMEWORK = ("webop.", "asyncio.", "concurrent.")
 _UNCHOSEN_PAUSE = 1.0  # seconds
+_LATE = 0.1  # seconds
 _SUCCEEDED = {"k8s_reason": "HandlerSucceeded"}
 _logged = Once()
 
@@ -101,11 +102,10 @@ async def execute(
         options: of the calls.
 
     Returns:
-        The outcomes of the called handlers, by id. Handlers that were not called because the window
-        closed or the operator stops are still due.
+        The outcomes of the called handlers, by id. Handlers that were not called because the
+        operator stops are still due.
     """
     outcomes: dict[str, Outcome] = {}
-    closes = asyncio.get_running_loop().time() + options.window
     while waiting := [h for h in progress.due(handlers) if h.id not in outcomes]:
         offered = {**cause.kwargs, "state": progress}  # an index can have this name
         offered.pop("handlers", None)  # or that of the first parameter
@@ -122,17 +122,12 @@ async def execute(
         for handler in chosen:
             if outcomes and not options.parents and not options.may_continue():
                 return outcomes
-            adapted, state = cause.for_handler(handler.id), progress[handler.id]
-            outcome = await attempt(handler, adapted, state, options)
+            outcome = await attempt(handler, cause, progress[handler.id], options)
             progress.record(handler, outcome)
             outcomes[handler.id] = outcome
-            if options.commits is not None and isinstance(cause, ChangeCause):
+            if options.journal is not None and isinstance(cause, ChangeCause):
                 states = {**options.parents, handler.id: progress[handler.id]}
-                if progress.is_finished and not options.parents:
-                    states = {}  # the cycle ends, and the records are removed at once
-                options.commits.add(states, cause.patch, closes)
-        if asyncio.get_running_loop().time() >= closes:
-            break
+                options.journal.note(states, cause.patch)
     return outcomes
 
 
@@ -153,6 +148,9 @@ async def attempt(
     owner = owner_of_the_moment.set(cause.body) if isinstance(cause, ResourceCause) else None
     began, outcome = time.monotonic(), CANCELLED
     failure: Exception | None = None
+    alarm: asyncio.TimerHandle | None = None
+    if options.on_late is not None:
+        alarm = asyncio.get_running_loop().call_later(_LATE, options.on_late)
     span = record_begin(invocation)
     try:
         cause.logger.log(logging.DEBUG, "%s is invoked.", handler)
@@ -180,6 +178,8 @@ async def attempt(
         outcome = DONE if result is None else Outcome(final=True, result=result)
         cause.logger.log(options.success_level, "%s succeeded.", handler, extra=_SUCCEEDED)
     finally:
+        if alarm is not None:
+            alarm.cancel()
         record_end(invocation, outcome, time.monotonic() - began, failure, span)
         current_invocation.reset(token)
         if owner is not None:
@@ -279,24 +279,20 @@ async def execute_children(
         parents[ancestor.handler.id] = replace(state, subrefs=state.subrefs | ancestor.subrefs)
         ancestor = ancestor.parent
     options = replace(invocation.options, parents=parents, status=None)
-    storage = options.settings.persistence.progress_storage
-    commits = options.commits
+    storage, journal = options.settings.persistence.progress_storage, options.journal
     # An earlier call in the same attempt can have called some of them.
-    body = cause.body if commits is None else commits.body
+    body = cause.body if journal is None else journal.body
     states = fetch_states(chosen, body=body, storage=storage)
     progress = Progress.restore(chosen, states, purpose=cause.reason.value)
     if cause.reason is Reason.UPDATE:
-        digest = digest_essence(cause.new)
+        digest = digest_essence(cause.new if journal is None else journal.essence)
         for key, state in [*progress.items()]:
             if state.is_finished and state.seen not in (None, digest):
                 progress.restart(key)
     if lifecycle is not None:
         options = replace(options, lifecycle=lifecycle)
-    is_stored = all(state.is_stored for state in parents.values())
-    closes = asyncio.get_running_loop().time() + options.window
-    if commits is not None and not is_stored and progress.due(chosen):
-        commits.add(parents, None, closes)
-        await commits.write()  # a crash must not restart their timeouts
+    if journal is not None and progress.due(chosen):
+        journal.note(parents, Patch())  # a crash must not restart their timeouts
     outcomes = await execute(chosen, cause, progress, options)
     invocation.subrefs.update(progress, *(outcome.subrefs for outcome in outcomes.values()))
     if not progress.is_finished:

@@ -41,7 +41,7 @@ _STATEFUL = (ChangeHandler, DaemonHandler, ReconcileHandler, TimerHandler)  # no
 def record_begin(invocation: Invocation) -> Span | None:
     """Record the begin of a call; return its span if traces are enabled."""
     if (status := invocation.options.status) is not None:
-        status.running = invocation.handler.id
+        status.running.append(invocation.handler.id)
     return open_span(_describe, invocation)
 
 
@@ -75,7 +75,7 @@ def record_end(
     if how == "failure" or (counters.failed.calls and outcome is not CANCELLED):
         _record_failed(invocation, failure if how == "failure" else None)
     if status is not None:
-        status.running = ""
+        status.running.remove(handler.id)
         status.failures.pop(handler.id, None)
         if failure is not None and not outcome.final:
             attempts = invocation.state.retries + 1

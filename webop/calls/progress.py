@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from webop.aio.work_deadline import read_clock
 from webop.calls.error_policy import Outcome
 from webop.handlers.model import Handler
 from webop.objects.body import Body
+from webop.objects.fields import FieldPath, resolve
 from webop.objects.patch import Patch
 from webop.objects.storage.codec import build_place
 from webop.objects.storage.diffbase import EssenceDigest
@@ -33,9 +34,23 @@ def digest_essence(essence: Any) -> str:
     return EssenceDigest.of(essence).sha256[:16]
 
 
+def digest_seen(essence: Any, path: FieldPath) -> str:
+    """Return a digest of what a handler sees of an essence: all of it, or only its field."""
+    return digest_essence({"": resolve(essence, path)} if path else essence)
+
+
 def digest_content(body: Mapping[str, Any]) -> str:
     """Return a digest of all that an object says but its metadata and its status."""
     return digest_essence({k: v for k, v in body.items() if k not in ("metadata", "status")})
+
+
+def identify_content(body: Body, *, has_generations: bool) -> str:
+    """Return the generation of an object, or a digest of all but its metadata and its status.
+
+    Without the subresource, a new status would be a new generation.
+    """
+    generation = body.metadata.get("generation") if has_generations else None
+    return str(generation or digest_content(body))
 
 
 class _Clock:
@@ -71,9 +86,9 @@ class HandlerState:
 
     Code replaces it and never changes it; a frozen dataclass takes three times as long to create.
 
-    ``seen`` is the digest of the object's state that the handler was called for: while a change is
-    being handled, no handler misses a later one. It is the only field of the records that Kopf does
-    not know; Kopf ignores it.
+    ``seen`` is a digest of the state that the handler was called for (:func:`digest_seen`), as own
+    writes have left it: while a change is being handled, no handler misses a later one. It is the
+    only field of the records that Kopf does not know; Kopf ignores it.
     """
 
     started: dt.datetime
@@ -230,17 +245,6 @@ class Progress(dict[str, HandlerState]):
     def record(self, handler: Handler, outcome: Outcome) -> None:
         """Record an attempt."""
         self[handler.id] = self[handler.id].with_outcome(outcome)
-
-    def set_seen(self, keys: Iterable[str], digest: str, *, after: Collection[str] = ()) -> None:
-        """Record the state of the object that these handlers were called for.
-
-        Handlers that were called ``after`` another state that they have seen keep that one until
-        they finish: their retries are for the change since then.
-        """
-        for key in keys:
-            state = self[key]
-            if state.is_finished or key not in after:
-                self[key] = replace(state, seen=digest)
 
     def restart(self, key: str) -> None:
         """Reset a handler, so that it can be called again.

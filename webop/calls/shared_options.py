@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from webop.handlers.model import ErrorsMode
 from webop.lifecycles import LifeCycleFn, all_at_once
@@ -16,25 +16,26 @@ if TYPE_CHECKING:
     from webop.calls.progress import HandlerState
     from webop.objects.body import Body
     from webop.objects.patch import Patch
+    from webop.telemetry.tracing import SpanContext
 
 
-class Commits(Protocol):
-    """Takes over what handlers leave when they end, and writes it while the next ones run."""
+class Journal(Protocol):
+    """Takes over what handlers of changes leave when they end."""
 
     @property
     def body(self) -> Body:
         """The newest state of the object with all records of handlers."""
 
-    def add(self, states: Mapping[str, HandlerState], patch: Patch | None, moment: float) -> None:
+    @property
+    def essence(self) -> Any:
+        """The state that the handlers see, as own writes have left it."""
+
+    def note(self, states: Mapping[str, HandlerState], patch: Patch) -> None:
         """Take over states of handlers, and the patch of those that have ended.
 
-        The patch is empty then. All this is written at a moment of the loop's clock, or earlier.
-        Without states, the cycle has ended, and the caller writes at once. Without a patch, no
-        handler has ended: only states of parents are new, as sub-handlers are about to be called.
+        The patch is empty then. If sub-handlers are about to be called, it is the states of their
+        parents.
         """
-
-    async def write(self) -> None:
-        """Write now what was taken over."""
 
 
 @dataclass(slots=True)
@@ -42,13 +43,15 @@ class HandlingStatus:
     """The status of the handlers of one object, for the status page.
 
     Attributes:
-        running: the id of the running handler; empty if none runs.
+        running: the ids of the running handlers.
         failures: for handlers that will be retried, by id: the number of failed attempts, and the
             type of the last error.
+        trace: the span of the first calls for a change that is being handled, if there is one.
     """
 
-    running: str = ""
+    running: list[str] = field(default_factory=list)
     failures: dict[str, tuple[int, str]] = field(default_factory=dict)
+    trace: SpanContext | None = None
 
 
 @dataclass(slots=True)
@@ -61,10 +64,9 @@ class CallOptions:
         settings: the operator's settings.
         lifecycle: chooses which of the due handlers are called next.
         default_errors: the mode for other exceptions if the handler has none.
-        window: seconds; handlers that finish within this time share one patch of the object.
-        commits: takes over what handlers of changes leave, to be written when the window closes.
-        parents: for sub-handlers: the states of their parents. These are stored before the first
-            sub-handler is called.
+        journal: takes over what handlers of changes leave.
+        on_late: is called when a function has run, or waited for a thread, for 0.1 s.
+        parents: for sub-handlers: the states of their parents.
         success_level: the logging level of successes.
         may_continue: returns whether another handler may be called after the first one.
             Sub-handlers are called in any case, as their parent is running.
@@ -75,8 +77,8 @@ class CallOptions:
     settings: OperatorSettings
     lifecycle: LifeCycleFn = all_at_once
     default_errors: ErrorsMode = ErrorsMode.TEMPORARY
-    window: float = 0.0
-    commits: Commits | None = None
+    journal: Journal | None = None
+    on_late: Callable[[], None] | None = None
     parents: Mapping[str, HandlerState] = field(default_factory=dict)
     success_level: int = logging.INFO
     may_continue: Callable[[], bool] = lambda: True

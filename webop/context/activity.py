@@ -12,7 +12,7 @@ import contextlib
 import contextvars
 import logging
 from collections.abc import Callable, Coroutine, Iterator
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 from webop.aio.cancellation import WorkerGroup
@@ -20,6 +20,8 @@ from webop.aio.work_deadline import Fence, Fenced, current_fence
 from webop.handlers.stopping import DaemonStoppingReason
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _POLLING = 0.02  # seconds
 _UNWINDING = 1.0  # seconds; for cancelled handlers to end
@@ -107,8 +109,7 @@ class Pausing:
     ) -> asyncio.Task[None]:
         """Start a task that works on an object, in a group of tasks, behind the fence.
 
-        It runs in a copy of the given context: the caller's context may belong to another object,
-        whose end has freed a slot.
+        It runs in a copy of the given context: the caller's can belong to another object.
         """
         context = context.copy()
         if self.fence is not None:
@@ -117,6 +118,18 @@ class Pausing:
         task = group.create_task(coroutine, name=name, context=context)
         self._tasks.add(task)
         return task
+
+    async def work(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Work on an object in the current task, behind the fence."""
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101  for the type checker
+        self._tasks.add(task)
+        token = current_fence.set(self.fence)
+        try:
+            return await (coroutine if self.fence is None else Fenced(coroutine, self.fence))
+        finally:
+            current_fence.reset(token)
+            self._tasks.discard(task)
 
     def cancel(self) -> None:
         """Cancel all work on objects."""

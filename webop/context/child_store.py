@@ -1,6 +1,6 @@
 """The store of the children of reconcilers: which there are, and whom their changes call.
 
-Flow of events: watch → :class:`webop.reactor.controller.Controller` → :meth:`ChildStore.note` → the
+Flow of events: watch → :class:`webop.reactor.stream.Stream` → :meth:`ChildStore.note` → the
 parent is called again.
 
 A child has the name of its operator, the uid of its parent and the id of its reconciler in labels,
@@ -163,7 +163,7 @@ class Left(NamedTuple):
 
 
 class Parent(Protocol):
-    """An object with a reconciler (:class:`webop.reactor.store.WatchedObject`)."""
+    """An object with a reconciler (:class:`webop.reactor.entry.Entry`)."""
 
     uid: str
     namespace: str | None
@@ -315,10 +315,6 @@ class ChildStore:
                 child = self._children.get(place)
                 if self._applying.pop(place) and child is not None:
                     self._tell(place, child)
-
-    def count_applying(self) -> int:
-        """Return how many children are being applied."""
-        return len(self._applying)
 
     def note_applied(self, place: Place, raw: Json, names: Names, *, is_read: bool) -> None:
         """Accept the response to an own apply, unless what came later has overtaken it."""

@@ -5,7 +5,6 @@ All handlers that are called together share one cause. No I/O.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -45,10 +44,6 @@ class Cause:
             MisfitError: the object does not fit its model.
         """
         convert_arguments(wanted, arguments, {}, is_lenient=self.is_deleted)
-
-    def for_handler(self, key: str) -> Cause:  # noqa: ARG002
-        """Return the cause as one handler gets it."""
-        return self
 
     @property
     def kwargs(self) -> dict[str, Any]:
@@ -213,13 +208,10 @@ class ChangeCause(DiffCause):
     Attributes:
         reason: what happened.
         initial: whether the object is older than the operator and has not been resumed completely.
-        known: instead of ``old``, the states that some handlers have seen, by their ids: these
-            handlers have missed a later change.
     """
 
     reason: Reason
     initial: bool = False
-    known: dict[str, Any] = field(default_factory=dict)
     _fitted: dict[Argument, Any] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -232,14 +224,6 @@ class ChangeCause(DiffCause):
         kwargs = super()._build_kwargs()
         kwargs["reason"] = self.reason
         return kwargs
-
-    def since(self, old: Any) -> ChangeCause:
-        """Return the same cause with the changes since another state."""
-        return dataclasses.replace(self, old=old)
-
-    def for_handler(self, key: str) -> ChangeCause:
-        """Return the cause with the changes since the state that a handler knows."""
-        return self.since(self.known[key]) if key in self.known else self
 
 
 @dataclass(kw_only=True)

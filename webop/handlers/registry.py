@@ -47,6 +47,7 @@ class ResourceHandlers:
     """
 
     __slots__ = (
+        "_fields",
         "background",
         "changes",
         "children",
@@ -77,6 +78,7 @@ class ResourceHandlers:
             for handler in (*self.events, *self.changes, *self.background)
             if handler.field
         )
+        self._fields = {handler.id: handler.field for handler in self.changes if handler.field}
         self.metadata_only = bool(everything) and all(each.metadata_only for each in everything)
         self.uses_finalizers = any(
             handler.needs_finalizer for handler in (*self.changes, *self.background)
@@ -105,6 +107,10 @@ class ResourceHandlers:
                 if key not in chosen or chosen[key].initial:
                     chosen[key] = handler
         return list(chosen.values())
+
+    def find_field(self, key: str) -> FieldPath:
+        """Return the field of a handler of changes by its id; sub-handlers have none here."""
+        return self._fields.get(key, ())
 
     def has_scope_for(self, cause: ChangeCause) -> bool:
         """Return whether the object is in the scope of a handler of changes."""

@@ -108,7 +108,7 @@ def list_streams(operator: Operator) -> list[Stream]:
 def _measure_objects(operator: Operator) -> Iterator[tuple[Labels, int, float]]:
     """Yield the resource and the state, the number of objects, the age of the oldest one."""
     for stream in list_streams(operator):
-        for state, (count, age) in stream.controller.measure().items():
+        for state, (count, age) in stream.measure().items():
             yield (stream.ctx.resource.plural_name, state), count, age
 
 

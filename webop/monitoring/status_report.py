@@ -29,7 +29,7 @@ from webop.telemetry.counters import BOUNDS, Labels, Timings
 from webop.version import __version__
 
 if TYPE_CHECKING:
-    from webop.reactor.store import WatchedObject
+    from webop.reactor.entry import Entry
     from webop.runtime.operator import Operator
 
 LIMIT = 100
@@ -213,9 +213,9 @@ async def _list_objects(operator: Operator) -> Row:
     busy = [
         (stream.ctx.resource.plural_name, obj)
         for stream in metrics.list_streams(operator)
-        for obj in stream.controller.list_busy()
+        for obj in stream.list_busy()
     ]
-    shown: list[tuple[str, WatchedObject]] = []
+    shown: list[tuple[str, Entry]] = []
     for start in range(0, len(busy), _STEP):
         part = [*shown, *busy[start : start + _STEP]]
         shown = heapq.nsmallest(LIMIT, part, key=lambda item: _rank(item[1]))
@@ -224,28 +224,27 @@ async def _list_objects(operator: Operator) -> Row:
     return {"items": items, "left_out": len(busy) - len(items)}
 
 
-def _rank(obj: WatchedObject) -> tuple[int, bool, float]:
-    attempts = (count for each in obj.call_statuses for count, _ in each.failures.values())
+def _rank(obj: Entry) -> tuple[int, bool, float]:
+    attempts = (count for _, count, _ in obj.list_failures())
     return -max(attempts, default=0), not obj.since, obj.since
 
 
-def _build_object_row(resource: str, obj: WatchedObject) -> Row:
+def _build_object_row(resource: str, obj: Entry) -> Row:
     failures: list[Row] = [
         {"handler": key, "attempts": attempts, "error": error}
-        for status in obj.call_statuses
-        for key, (attempts, error) in status.failures.items()
+        for key, attempts, error in obj.list_failures()
     ]
-    cycle = obj.work.cycle if obj.work is not None else None
-    calls = [one.call_status.running for one in (cycle, obj.reconciling) if one is not None]
+    calls = [] if obj.status is None else obj.status.running
+    running = (key for key in calls if key not in obj.daemons)
     loop = asyncio.get_running_loop()
     return {
         "resource": resource,
         "namespace": obj.namespace,
         "name": obj.name,
-        "state": obj.controller.describe_state(obj),
+        "state": obj.state.value,
         "since": time.monotonic() - obj.since if obj.since else None,
-        "retry_in": None if obj.timer is None else max(0.0, obj.timer.when() - loop.time()),
-        "running": next(filter(None, calls), ""),
+        "retry_in": None if obj.due is None else max(0.0, obj.due - loop.time()),
+        "running": next(running, ""),
         "failures": failures[:_FAILURES_LIMIT],
         "kubectl": build_command("describe", resource, obj.name, namespace=obj.namespace),
     }
@@ -258,13 +257,13 @@ def _list_failed(operator: Operator) -> Row:
     """
     counters, now = operator.context.counters, time.monotonic()
     failed = counters.failed
-    controllers = defaultdict(list)
+    streams = defaultdict(list)
     for stream in metrics.list_streams(operator):
-        controllers[stream.ctx.resource.plural_name].append(stream.controller)
+        streams[stream.ctx.resource.plural_name].append(stream)
     kept = [
         call
         for (uid, _), call in failed.calls.items()
-        if not (known := controllers[call.resource]) or any(uid in each.uids for each in known)
+        if not (known := streams[call.resource]) or any(uid in each.uids for each in known)
     ]
     kept += [misfit for misfit, _ in [*counters.misfits.values()]]
     items: list[Row] = [

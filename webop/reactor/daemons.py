@@ -10,17 +10,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any
 
 from webop.aio.backoff import format_pause
 from webop.aio.cancellation import convert_exception
 from webop.calls.error_policy import Outcome
 from webop.calls.execution import attempt
 from webop.calls.progress import HandlerState, digest_essence, now
-from webop.calls.shared_options import CallOptions, HandlingStatus
+from webop.calls.shared_options import CallOptions
 from webop.events.loggers import ObjectLogger
 from webop.handlers.causes import BackgroundCause
 from webop.handlers.model import BackgroundHandler, TimerHandler
@@ -34,59 +34,11 @@ from webop.handlers.stopping import (
 from webop.objects.body import Body
 from webop.objects.fields import clone
 from webop.objects.patch import Patch
-from webop.reactor.object_writer import ATTEMPTS, open_writer
+from webop.reactor.entry import Entry
 from webop.reactor.resource_context import ResourceContext
-from webop.reactor.store import WatchedObject
+from webop.reactor.writer import ATTEMPTS, take, write
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class Daemons:
-    """The daemons and timers of one object.
-
-    Attributes:
-        body: the newest known state of the object, a live view that all of them share.
-        running: those that run or are stopping, by the ids of their handlers.
-        past: what is kept of those that ran, by the ids of their handlers: True if one has finished
-            and must not start again, False if only its initial delay is over.
-        call_status: the state of their calls.
-    """
-
-    body: Body
-    past: Mapping[str, bool] = field(default_factory=dict)
-    running: dict[str, Daemon] = field(default_factory=dict)
-    call_status: HandlingStatus = field(default_factory=HandlingStatus)
-
-    @property
-    def raw(self) -> dict[str, Any]:
-        """The newest known state of the object; handlers may modify it."""
-        return cast("dict[str, Any]", self.body.raw)
-
-    def show(self, raw: dict[str, Any]) -> None:
-        """Show them a newer state of the object."""
-        self.body.replace(raw)
-        for daemon in self.running.values():
-            daemon.note_change()
-
-    def without_body(self) -> Daemons | None:
-        """Return what must be kept when none runs, if anything; abandoned ones keep the body."""
-        return Daemons(Body({}), self.past) if self.past else None
-
-    def stop(
-        self, reason: DaemonStoppingReason, ids: Collection[str] | None = None
-    ) -> list[asyncio.Task[None]]:
-        """Ask some or all of them to stop; return the tasks to wait for."""
-        chosen = [each for key, each in self.running.items() if ids is None or key in ids]
-        for daemon in chosen:
-            daemon.stop(reason)
-        return [daemon.task for daemon in chosen]
-
-    def cancel(self) -> list[str]:
-        """Cancel all that still run when the operator stops; return their names."""
-        for daemon in self.running.values():
-            daemon.cancel()
-        return [str(daemon) for daemon in self.running.values()]
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -96,7 +48,6 @@ class Daemon:
     Attributes:
         ctx: the context of the work on the object.
         obj: the object.
-        daemons: all daemons and timers of the object.
         handler: the declaration with the user's function.
         stopper: the flag that asks it to stop.
         cause: the arguments of the calls, with the patch.
@@ -107,8 +58,7 @@ class Daemon:
     """
 
     ctx: ResourceContext
-    obj: WatchedObject
-    daemons: Daemons
+    obj: Entry
     handler: BackgroundHandler
     stopper: Stopper = field(default_factory=Stopper)
     cause: BackgroundCause = field(init=False)
@@ -120,7 +70,8 @@ class Daemon:
     _stages: Iterator[float] | None = None
 
     def __post_init__(self) -> None:
-        operator, body = self.ctx.operator, self.daemons.body
+        operator, view = self.ctx.operator, self.obj.view
+        body = Body({}) if view is None else view
         is_sync = not self.handler.is_async
         self.cause = BackgroundCause(
             logger=ObjectLogger(body=body, settings=operator.settings),
@@ -169,7 +120,7 @@ class Daemon:
     async def _await_begin(self) -> None:
         """Wait for the initial delay: once per object and process."""
         delay = self.handler.initial_delay
-        if delay is None or self.handler.id in self.daemons.past:
+        if delay is None or self.handler.id in self.obj.past:
             return
         if callable(delay):
             kwargs = self.cause.kwargs | {"param": self.handler.param, "retry": 0}
@@ -208,14 +159,14 @@ class Daemon:
     async def _call_and_write(self, state: HandlerState) -> Outcome:
         """Call the handler once, then write its result and its patch."""
         patch, is_timer = self.cause.patch, isinstance(self.handler, TimerHandler)
-        if is_timer and not self.obj.has_unwritten:
-            self.cause.status_before = clone(self.daemons.raw.get("status"))
+        if is_timer and not self.obj.unwritten:
+            self.cause.status_before = clone(self.cause.body.get("status"))
         try:
             options = CallOptions(
                 self.ctx.operator.settings,
                 success_level=logging.DEBUG if is_timer else logging.INFO,
                 counters=self.ctx.operator.counters,
-                status=self.daemons.call_status,
+                status=self.obj.open_status(),
             )
             outcome = await attempt(self.handler, self.cause, state, options)
             self.cause.status_before = None
@@ -253,11 +204,13 @@ class Daemon:
             attempts: how often functions are called again if the object changes meanwhile.
             is_last: whether no call follows.
         """
-        patch, obj, writer = self.cause.patch, self.obj, open_writer(self.ctx, self.obj)
+        patch, obj, ctx = self.cause.patch, self.obj, self.ctx
         fns, version = [*patch.fns], obj.version
-        writer.take(patch)
-        if not await writer.write(ATTEMPTS if is_last else attempts) and not is_last:
-            patch.fns.extend(writer.take_back(fns))
+        take(ctx, obj, patch)
+        if not await write(ctx, obj, ATTEMPTS if is_last else attempts) and not is_last:
+            unwritten = obj.open_unwritten()
+            patch.fns.extend(fn for fn in unwritten.changes.fns if fn in fns)
+            unwritten.changes.fns[:] = [fn for fn in unwritten.changes.fns if fn not in fns]
         if obj.version != version:  # what a timer writes itself is a change for it
             self.changed_at = asyncio.get_running_loop().time()
 
@@ -277,7 +230,7 @@ class Daemon:
         if self._idle is None:
             return
         try:
-            essence = digest_essence(self.ctx.build_essence(self.daemons.body))
+            essence = digest_essence(self.ctx.build_essence(self.cause.body))
         except Exception:  # noqa: BLE001  of a storage of the user; the next work on it logs it
             essence = ""
         if essence != self.essence or not essence:
@@ -287,7 +240,11 @@ class Daemon:
                 self._change.set_result(None)
 
     def _remember(self, *, has_finished: bool) -> None:
-        self.daemons.past = {**self.daemons.past, self.handler.id: has_finished}
+        self.obj.past = {**self.obj.past, self.handler.id: has_finished}
+
+    def is_stopping_for(self, reason: DaemonStoppingReason) -> bool:
+        """Return whether it has been told to stop for this reason."""
+        return bool(self.stopper.reason & reason)
 
     def stop(self, reason: DaemonStoppingReason) -> None:
         """Begin to stop it in stages; if it is stopping, only add a reason."""
@@ -352,26 +309,27 @@ class Daemon:
         self._leave()
 
     def _leave(self) -> None:
-        """Remove it from the object, and process the object, which can wait for this."""
-        if self.daemons.running.get(self.handler.id) is self:
-            del self.daemons.running[self.handler.id]
-            self.daemons.call_status.failures.pop(self.handler.id, None)
-            self.obj.wake()
+        """Remove it from the object, which can wait for this."""
+        obj, key = self.obj, self.handler.id
+        if obj.daemons.get(key) is self:
+            obj.daemons = {other: one for other, one in obj.daemons.items() if other != key}
+            if obj.status is not None:
+                obj.status.failures.pop(key, None)
+            obj.stream.wake(obj)
 
 
 def start(
     ctx: ResourceContext,
-    obj: WatchedObject,
+    obj: Entry,
+    raw: dict[str, Any],
     handler: BackgroundHandler,
     *,
     spawn: Callable[..., asyncio.Task[None]],
 ) -> None:
     """Start a daemon or a timer for an object, in the task group of its stream."""
-    if obj.daemons is None:
-        obj.daemons = Daemons(Body(clone(obj.raw)))
-    elif not obj.daemons.running:
-        obj.daemons.show(clone(obj.raw))
-    daemon = Daemon(ctx, obj, obj.daemons, handler)
-    obj.daemons.running[handler.id] = daemon
+    if obj.view is None or not obj.daemons:
+        obj.show(clone(raw))
+    daemon = Daemon(ctx, obj, handler)
+    obj.daemons = {**obj.daemons, handler.id: daemon}
     daemon.task = spawn(daemon.run(), name=f"{handler.id} of {obj}")
     daemon.task.add_done_callback(daemon.end)

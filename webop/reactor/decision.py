@@ -1,32 +1,27 @@
-"""Decide what must be done about the newest state of an object. Sync, without I/O.
+"""Decide what must be done about the newest state of an object. Pure: no memory, no I/O.
 
-A :class:`Decision` is made from the newest state, what is recorded on the object, and the declared
-handlers; most states need nothing. :mod:`webop.reactor.reconciler` carries it out.
+A :class:`Decision` is made from the state and the records on the object, as a restarted operator
+does it; most states need nothing. :mod:`webop.reactor.turn` carries it out.
 
-A decision changes memory, too: the object gets its memo, a cycle that others have ended is dropped,
-and reconcilers are registered, or due at once after a change. It can be repeated: in one turn, the
-controller can ask before and after the work, and the worker if the state has changed since.
+While a change is being handled, no handler misses a later one. A record says which state its
+handler has ``seen``:
 
-No handler misses a change that arrives while a change is being handled. Records say which state
-each handler has seen; whatever differs from the newest state is outdated:
-
-- A finished handler is called again if it matches the change since the state that it has seen.
-- An unfinished handler is called with all changes since the last-handled state; if these do not
-  match, with those since the state that it has seen.
-- If a change is undone, what handlers have seen is stored as handled: an update back follows.
-- Handlers of a creation are called once. If they have seen different states, one that is not the
-  newest is stored as handled: an update follows.
-
-The seen states themselves are in memory only. After a restart, the last-handled one replaces them.
+- A finished handler of an update whose ``seen`` differs from now is due again. The record proves
+  the change, so only filters on the current state are asked; ``old`` and ``diff`` are against the
+  last handled state, and can be empty.
+- An unfinished handler of an update stays due, even if the change is undone.
+- Handlers of a creation are called once. If they have not all seen the newest state, an update
+  follows whose ``old`` has empty sections.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any
 
-from webop.calls.progress import HandlerState, digest_essence, fetch_states
+from webop.calls.progress import HandlerState, digest_seen, fetch_states
 from webop.context.children import Children
 from webop.errors import MisfitError
 from webop.events.loggers import ObjectLogger
@@ -42,17 +37,13 @@ from webop.handlers.model import (
 from webop.handlers.stopping import DaemonStoppingReason
 from webop.models.validity_condition import is_marked_unfit
 from webop.objects.body import Body
-from webop.objects.fields import clone
 from webop.objects.patch import Patch
 from webop.objects.storage.diffbase import EssenceDigest
-from webop.reactor.reconcile_calls import find_due
+from webop.reactor.entry import Entry
+from webop.reactor.reconcilers import find_due
 from webop.reactor.resource_context import ResourceContext
-from webop.reactor.store import NOTHING, Cycle, WatchedObject
 
-_DELETED = DaemonStoppingReason.RESOURCE_DELETED
-_MISMATCH = DaemonStoppingReason.FILTERS_MISMATCH
 _UNCHANGED = (Reason.NOOP, Reason.RESUME)
-_NO_CYCLE = Cycle()
 
 
 @dataclass(slots=True)
@@ -70,14 +61,15 @@ class Decision:
         misfit: why the object does not fit the model of a handler: then no handler of the change is
             called until it does.
         is_mended: whether the conditions of the object say that it does not fit, but it does now.
+        again: ids of finished handlers that have missed a change; those that match are called.
         reconcilers: handlers of reconciliation to call, now or later.
         stopped: ids of those to stop: the object no longer matches, or is being deleted.
-        why: the reason for stopping them.
     """
 
     cause: ChangeCause
     states: Mapping[str, HandlerState]
     handlers: list[ChangeHandler] = field(default_factory=list)
+    again: AbstractSet[str] = frozenset()
     has_changes: bool = False
     wants_finalizer: bool | None = None
     misfit: MisfitError | None = None
@@ -85,7 +77,13 @@ class Decision:
     spawned: list[BackgroundHandler] = field(default_factory=list)
     reconcilers: list[ReconcileHandler] = field(default_factory=list)
     stopped: list[str] = field(default_factory=list)
-    why: DaemonStoppingReason = _MISMATCH
+
+    @property
+    def why(self) -> DaemonStoppingReason:
+        """The reason for stopping daemons."""
+        if self.cause.is_deleted:
+            return DaemonStoppingReason.RESOURCE_DELETED
+        return DaemonStoppingReason.FILTERS_MISMATCH
 
     def __bool__(self) -> bool:
         has_steps = (
@@ -94,53 +92,50 @@ class Decision:
         return bool(has_steps or self.reconcilers or self.wants_finalizer is not None)
 
 
-def decide(ctx: ResourceContext, obj: WatchedObject) -> Decision | None:
-    """Return what must be done about the newest state of an object; None for nothing."""
-    if obj.raw is None or obj.is_gone or ctx.handlers.has_only_children:
-        return None
-    work = obj.work or NOTHING
-    recorded = Body(work.add_records(obj.raw))
+def decide(ctx: ResourceContext, obj: Entry, raw: dict[str, Any]) -> Decision | None:
+    """Return what must be done about the newest state of an object; None for nothing.
+
+    Raises:
+        Exception: a filter or a storage of the user has failed.
+    """
+    recorded = Body(obj.add_records(raw))
     storage = ctx.operator.settings.persistence.progress_storage
     states = fetch_states(ctx.handlers.changes, body=recorded, storage=storage)
-    cycle = work.cycle or _NO_CYCLE
-    cause = _detect_cause(ctx, obj, recorded, states, cycle)
+    cause = _detect_cause(ctx, obj, raw, recorded, states)
     decision = Decision(cause, states, misfit=cause.unconverted)
     if decision.misfit is not None:
         return decision  # a write, also of the finalizer, could lose what is kept
     wanted = _decide_daemons(ctx, obj, decision)
-    decision.wants_finalizer = _decide_finalizer(ctx, obj, cause, is_wanted=bool(wanted))
+    _decide_finalizer(ctx, obj, decision, is_wanted=bool(wanted))
     decision.reconcilers = find_due(ctx, obj, cause)
-    if decision.wants_finalizer is None and obj.is_view:
-        # A daemon ended: nothing else has changed. Others can have removed the finalizer.
-        decision.has_changes = work.is_deletion_handled and cause.reason is Reason.DELETE
-    elif decision.wants_finalizer is None:
+    if decision.wants_finalizer is None:
         _select_handlers(ctx, decision)
         decision.misfit = _find_misfit(cause, [*decision.handlers, *decision.reconcilers])
         if decision.misfit is not None:
             return decision
-        decision.is_mended = ctx.handlers.reports_misfits and is_marked_unfit(obj.raw)
+        decision.is_mended = ctx.handlers.reports_misfits and is_marked_unfit(raw)
         decision.has_changes = bool(decision.handlers) or (
-            # It is stored as handled, or records are removed. The object can have left the scope
-            # in the middle of a cycle; the records of others in the same place are not ours.
-            (cause.reason not in _UNCHANGED or bool(states) or cycle.needs_update)
+            # It is stored as handled, or records are removed. The records of others in the same
+            # place are not ours.
+            (cause.reason not in _UNCHANGED or bool(states))
             and cause.reason is not Reason.FREE
-            and (work.cycle is not None or ctx.handlers.has_scope_for(cause))
+            and ctx.handlers.has_scope_for(cause)
         )
-        if work.cycle is not None and not decision.has_changes:
-            work.cycle = None  # others have ended it
+        if cause.reason is Reason.DELETE and not _has_unfinished(decision):
+            decision.has_changes = False  # but the end of the last daemon
+            decision.wants_finalizer = None if obj.daemons else False
     return decision or None
 
 
 def _detect_cause(
     ctx: ResourceContext,
-    obj: WatchedObject,
+    obj: Entry,
+    raw: dict[str, Any],
     recorded: Body,
     states: Mapping[str, HandlerState],
-    cycle: Cycle,
 ) -> ChangeCause:
-    """Compare the state of an object with the last-handled one, and with those in the records."""
-    persistence = ctx.operator.settings.persistence
-    body = Body(obj.raw or {})
+    """Compare the state of an object with the last handled one, and with those in the records."""
+    persistence, body = ctx.operator.settings.persistence, Body(raw)
     stored = persistence.diffbase_storage.fetch(body=recorded)
     new = ctx.build_essence(body)
     old: Any = stored
@@ -150,7 +145,7 @@ def _detect_cause(
         old = persistence.progress_storage.clear(essence=stored)
         if ctx.is_partial:  # it can be from a time with whole objects
             old = {key: old[key] for key in old if key == "metadata"}
-    is_resuming = obj.needs_resume or any(
+    is_resuming = obj.must_resume or any(
         state.purpose == Reason.RESUME.value and not state.is_finished for state in states.values()
     )
     meta = body.meta
@@ -161,12 +156,8 @@ def _detect_cause(
         changed=old != new,
         initial=is_resuming,
     )
-    known: dict[str, Any] = {}
-    if reason is Reason.UPDATE:
-        outdated = _find_outdated(states, new)
-        known = {key: cycle.essences.get(seen, old) for key, seen in outdated.items()}
-    elif cycle.needs_update or cycle.essences.keys() & _find_outdated(states, new).values():
-        reason = Reason.NOOP if reason is Reason.RESUME else reason  # the undone change comes first
+    if reason in _UNCHANGED and any(_find_missed(ctx, new, states)):
+        reason = Reason.UPDATE  # the change was undone, but some have seen it
     log = ObjectLogger(body=body, settings=ctx.operator.settings)
     reconcilers = ctx.handlers.reconcilers
     return ChangeCause(
@@ -181,38 +172,55 @@ def _detect_cause(
         new=new,
         reason=reason,
         initial=is_resuming,
-        known=known,
     )
 
 
-def _find_outdated(states: Mapping[str, HandlerState], essence: Any) -> dict[str, str]:
-    """Return the digests of what handlers of an update have seen, unless it is the given state."""
-    seen = {
-        key: state.seen
-        for key, state in states.items()
-        if state.seen is not None and state.purpose in (None, Reason.UPDATE.value)
-    }
-    digest = digest_essence(essence) if seen else None
-    return {key: each for key, each in seen.items() if each != digest}
+def _find_missed(
+    ctx: ResourceContext, essence: Any, states: Mapping[str, HandlerState]
+) -> Iterator[str]:
+    """Yield the handlers of an update that have not handled the present state."""
+    for key, state in states.items():
+        is_known = state.purpose == Reason.UPDATE.value and state.seen is not None
+        if is_known and (not state.is_finished or has_missed(ctx, key, state, essence)):
+            yield key
+
+
+def has_missed(ctx: ResourceContext, key: str, state: HandlerState, essence: Any) -> bool:
+    """Return whether a handler was called for another state than this one."""
+    return state.seen is not None and state.seen != digest_seen(
+        essence, ctx.handlers.find_field(key)
+    )
 
 
 def _select_handlers(ctx: ResourceContext, decision: Decision) -> None:
-    """Find the handlers of the change, and those of them that get it since another state."""
-    cause = decision.cause
+    """Find the handlers of the change, and those that have missed it."""
+    cause, states = decision.cause, decision.states
     if cause.reason in (Reason.FREE, Reason.NOOP) or not ctx.handlers.changes:
         return
-    known, cause.known = cause.known, {}
-    chosen = ctx.handlers.select_changes(cause)
-    usual = {handler.id for handler in chosen}
-    for key, old in known.items():
-        if decision.states[key].is_finished or key not in usual:
-            found = ctx.handlers.select_changes(cause.since(old))
-            if again := [handler for handler in found if handler.id == key]:
-                cause.known[key] = clone(old)  # handlers can modify it
-                chosen += [handler for handler in again if handler not in chosen]
-    if cause.known:
-        chosen = [handler for handler in ctx.handlers.changes if handler in chosen]
-    decision.handlers = chosen
+    decision.handlers = ctx.handlers.select_changes(cause)
+    if cause.reason is not Reason.UPDATE or not states:
+        return
+    missed = {*_find_missed(ctx, cause.new, states)}
+    decision.again = {key for key in missed if states[key].is_finished}
+    chosen = {handler.id for handler in decision.handlers}
+    for handler in ctx.handlers.changes:
+        is_for = handler.reason in (None, Reason.UPDATE) and not handler.initial
+        is_missed = is_for and handler.id in missed - chosen
+        if is_missed and matches(handler, cause, is_about_change=False):
+            decision.handlers.append(handler)
+            chosen.add(handler.id)
+    decision.handlers.sort(key=ctx.handlers.changes.index)
+
+
+def _has_unfinished(decision: Decision) -> bool:
+    """Return whether a handler of a deletion must still be called."""
+    purpose = Reason.DELETE.value
+    for handler in decision.handlers:
+        state = decision.states.get(handler.id)
+        wanted = Reason.RESUME.value if handler.initial else purpose
+        if state is None or state.purpose not in (None, purpose, wanted) or not state.is_finished:
+            return True
+    return False
 
 
 def _find_misfit(cause: ChangeCause, handlers: Iterable[Handler]) -> MisfitError | None:
@@ -227,40 +235,38 @@ def _find_misfit(cause: ChangeCause, handlers: Iterable[Handler]) -> MisfitError
 
 
 def _decide_daemons(
-    ctx: ResourceContext, obj: WatchedObject, decision: Decision
+    ctx: ResourceContext, obj: Entry, decision: Decision
 ) -> dict[str, BackgroundHandler]:
     """Find the daemons and timers to start and to stop; return those that must run.
 
     One that is stopping, or has finished and writes its patch, still counts as running.
     """
-    cause = decision.cause
+    cause, running, past = decision.cause, obj.daemons, obj.past
     wanted: dict[str, BackgroundHandler] = {}
-    decision.why = _DELETED if cause.is_deleted else _MISMATCH
-    running = {} if obj.daemons is None else obj.daemons.running
-    past = {} if obj.daemons is None else obj.daemons.past
     if not cause.is_deleted:
         for handler in ctx.handlers.background:
             if not past.get(handler.id) and matches(handler, cause):
                 wanted.setdefault(handler.id, handler)
     decision.spawned = [handler for key, handler in wanted.items() if key not in running]
+    kept = {*wanted, *(key for key, has_finished in past.items() if has_finished)}
     decision.stopped = [
         key
         for key, daemon in running.items()
-        if (cause.is_deleted or not (key in wanted or past.get(key)))
-        and not daemon.stopper.reason & decision.why
+        if cause.is_deleted or key not in kept
+        if not daemon.is_stopping_for(decision.why)
     ]
     return wanted
 
 
 def _decide_finalizer(
-    ctx: ResourceContext, obj: WatchedObject, cause: ChangeCause, *, is_wanted: bool
-) -> bool | None:
-    """Return whether to add or to remove the finalizer before anything else; None for neither.
+    ctx: ResourceContext, obj: Entry, decision: Decision, *, is_wanted: bool
+) -> None:
+    """Find out whether to add or to remove the finalizer before anything else.
 
     Daemons and timers, if they are wanted, need the finalizer, too.
     """
+    cause = decision.cause
     is_there = ctx.operator.settings.persistence.finalizer in cause.body.meta.finalizers
-    is_needed = is_wanted or obj.has_daemons or ctx.handlers.needs_finalizer(cause)
-    if is_needed == is_there or (is_needed and cause.is_deleted):
-        return None
-    return is_needed
+    is_needed = is_wanted or bool(obj.daemons) or ctx.handlers.needs_finalizer(cause)
+    if is_needed != is_there and not (is_needed and cause.is_deleted):
+        decision.wants_finalizer = is_needed

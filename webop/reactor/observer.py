@@ -21,6 +21,7 @@ from webop.errors import APIError
 from webop.handlers.registry import ResourceHandlers
 from webop.objects.names import join_names
 from webop.objects.resources import CRDS, NAMESPACES, Resource, Selector
+from webop.reactor.bodies import Bodies
 from webop.reactor.cluster_changes import (
     Definitions,
     may_watch,
@@ -29,10 +30,10 @@ from webop.reactor.cluster_changes import (
 )
 from webop.reactor.index_gate import IndexGate
 from webop.reactor.namespace_patterns import NamespacePattern, is_exact, select_namespaces
-from webop.reactor.queue import SharedSlots, WorkQueue
 from webop.reactor.resource_context import ResourceContext
 from webop.reactor.stream import Stream
 from webop.reactor.supervision import keep_running
+from webop.reactor.workers import Pace, Workers
 
 logger = logging.getLogger(__name__)
 
@@ -83,8 +84,8 @@ class Observer:
         self._missing: set[Selector] = set()
         self._reports = Once()
         self._was_synced = False
-        self._shared_slots = SharedSlots()
-        self._queues: dict[str, WorkQueue] = {}
+        self._bodies, self._pace = Bodies(), Pace()
+        self._workers: dict[str, Workers] = {}
         self._is_following = not operator.settings.scanning.disabled and (
             operator.registry.follows_kinds
         )
@@ -267,7 +268,7 @@ class Observer:
         self._gate.expect(
             stream
             for stream in self._streams.values()
-            if stream.is_filling and not stream.controller.is_indexed
+            if stream.is_filling and not stream.is_indexed
         )
 
     def _match_selectors(self) -> dict[Resource, list[Selector]]:
@@ -333,11 +334,10 @@ class Observer:
         """Start a stream; it waits until the former stream of the same objects has ended."""
         ending = [stream.task for stream in self._ending if stream.is_about(resource, namespace)]
         name = resource.plural_name
-        if name not in self._queues:  # for all of its namespaces and versions
-            limit = self._operator.settings.batching.worker_limit
-            self._queues[name] = WorkQueue(name, self._shared_slots, limit=limit)
+        if name not in self._workers:  # for all of its namespaces and versions
+            self._workers[name] = Workers(name, self._operator, self._bodies, self._pace)
         ctx = ResourceContext(
-            self._operator, self._client, resource, ResourceHandlers(()), self._queues[name]
+            self._operator, self._client, resource, ResourceHandlers(()), self._workers[name]
         )
         stream = Stream(ctx, namespace, self._gate)
         stream.adapt(resource, selectors)
@@ -366,9 +366,9 @@ class Observer:
             kind = stream.ctx.resource.plural_name
             self._operator.children.drop(kind, stream.namespace)
         feeds = stream.feeds.difference(*(each.feeds for each in others))
-        for uid in stream.controller.uids:
+        for uid in stream.uids:
             self._operator.indices.discard(uid, feeds)
-            if not any(uid in each.controller.uids for each in others):
+            if not any(uid in each.uids for each in others):
                 self._operator.indices.discard(uid)
                 self._operator.memos.forget(uid)
                 self._operator.children.forget(uid)

@@ -1,293 +1,179 @@
-"""The work queue of one kind: in which order its objects are processed, and how many at once.
+"""The work queue of one kind: which object has its turn next. Plain data, without I/O.
 
-:meth:`WorkQueue.add` queues an object, now or after a delay. When its turn comes, the queue calls
-``begin`` of its controller, which takes a slot (:meth:`WorkQueue.acquire`) if there is work, and
-releases it when the work ends.
-
-Handlers must not run far ahead of the writes: outcomes that are not written stay in memory, and a
-crash repeats their handlers. So a worker has a slot until its patch is written. Handlers that take
-long release their slot while they run, whatever they wait for, at the pace at which the API server
-accepts patches. So the number of slow handlers is not limited, and none delays the handlers of
-other objects. While no write succeeds, work starts for one object after each of some pauses.
-
-All methods are sync. Use them in one event loop only.
+An object is in it at most once: in a lane, until it is due, or in a hold. Events during its turn
+only mark it, and :meth:`WorkQueue.done` queues it again.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import enum
+import heapq
 import itertools
-import logging
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Callable, Hashable
+from typing import Final, NamedTuple
 
-from webop.aio.backoff import Backoff, Once
-from webop.calls.threads import Pool, is_crowded
-from webop.errors import APIError, APIStatusError
-from webop.reactor.parked_bodies import ParkedBodies
-from webop.reactor.store import WatchedObject
+from webop.reactor.entry import Entry, State
 
-logger = logging.getLogger(__name__)
-
-_SLOTS: Final = 32  # per kind; twice the number of its concurrent requests
-_SLOTS_WHEN_BUSY: Final = 8  # per kind, if other kinds are busy, too
-_BUSY: Final = 64  # taken slots of all kinds
-_MIN_HOLD: Final = 0.05  # seconds; faster handlers keep their slot
-_HOLD_IN_WRITES: Final = 2  # the same as a multiple of an average write
-_TOLERATED: Final = 8  # failed writes in a row; then all writes are assumed to fail
-_PAUSES: Final = (1.0, 2.0, 5.0, 10.0, 30.0)  # seconds between attempts while writes fail
-_BATCH: Final = 20  # objects to start before other tasks of the event loop run
-_INTERNAL_ERROR: Final = 500
-_SLICE: Final = 0.02  # seconds; the same limit for huge objects
-_CROWD_POLLING: Final = 0.1  # seconds
+_LIVE_FIRST: Final = 5  # of so many turns, one is for listed objects
+_STALE: Final = 100  # times of objects that have been queued in another way
 
 
-class Lane(enum.IntEnum):
-    """Why an object waits."""
-
-    BEGUN = 0
-    """Its handlers have been called, and must be called again."""
-    CHANGED = 1
-    """An event has come."""
-    LISTED = 2
-    """It was listed."""
+class Rest(NamedTuple):
+    """The result of a turn: nothing is left to do until something happens."""
 
 
-# Which lane comes first: objects in progress mostly do, but none waits for ever.
-_TURNS: Final = (*((0, 1, 2),) * 4, (0, 2, 1)) * 4 + ((1, 2, 0), (2, 1, 0))
+class Later(NamedTuple):
+    """The result of a turn: the next one follows after some seconds."""
+
+    seconds: float
 
 
-class SharedSlots:
-    """State shared by the queues of all kinds.
+class Held(NamedTuple):
+    """The result of a turn: the next one follows when a hold ends."""
 
-    Attributes:
-        taken: number of taken slots of all kinds.
-        slice_end: when other tasks of the event loop must run, by the monotonic clock; None if
-            they have just run.
-    """
+    key: Hashable
 
-    __slots__ = ("slice_end", "taken")
 
-    def __init__(self) -> None:
-        self.taken = 0
-        self.slice_end: float | None = None
+Result = Rest | Later | Held
+REST: Final = Rest()
 
 
 class WorkQueue:
-    """The objects of one kind that wait, and the slots for those that are processed.
+    """The objects of one kind that wait for their turns.
+
+    There are two lanes: one for objects that have changed, or whose handlers have begun, and one
+    for listed objects. While both have objects, four of five turns are for the first lane.
 
     Args:
-        name: of the kind, for the log.
-        shared: what all kinds of an operator share.
-        limit: maximal number of objects in work, including long handlers; None for no limit.
+        clock: returns the moment by which objects are due.
 
     Attributes:
-        pool: the threads of sync handlers, if the kind has any: while many calls wait for a
-            thread, no work starts.
-        bodies: of the objects that wait.
-        forbidden: since when, and last when permissions to write were missing, by namespace and
-            subresource.
+        count: the number of objects that wait in any way.
+        holds: why some turns must end early, by the keys of the holds.
     """
 
-    def __init__(self, name: str, shared: SharedSlots, *, limit: int | None = None) -> None:
-        self.pool: Pool | None = None
-        self.bodies = ParkedBodies()
-        self.forbidden: dict[tuple[str | None, str | None], tuple[float, float]] = {}
-        self._name = name
-        self._shared = shared
-        self._limit = limit
-        self._lanes = tuple(OrderedDict[WatchedObject, None]() for _ in Lane)
-        self._turns = itertools.cycle(_TURNS)
-        self._taken = self._running = 0
-        self._scheduled: asyncio.Handle | None = None
-        self._write_seconds = 0.1  # the average; a guess before the first one
-        self._failures = 0  # of writes, in a row
-        self._written_in: str | None = None  # the namespace of the last answered write
-        self._pauses = Backoff(_PAUSES)
-        self._pause = self._closed_until = 0.0
-        self._is_testing = False  # whether the write of one object tests whether writes work again
-        self._logged = Once()
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.count = 0
+        self.holds: dict[Hashable, OrderedDict[Entry, None]] = {}
+        self._clock = clock
+        self._live = OrderedDict[Entry, None]()
+        self._listed = OrderedDict[Entry, None]()
+        self._turns = itertools.count(1)
+        self._due: list[tuple[float, int, Entry]] = []
+        self._numbers = itertools.count()
 
     @property
-    def has_waiting(self) -> bool:
-        """Whether objects wait for a slot."""
-        return any(self._lanes)
+    def has_ready(self) -> bool:
+        """Whether an object waits in a lane."""
+        return bool(self._live or self._listed)
 
     @property
-    def is_open(self) -> bool:
-        """Whether work on one more object may start."""
-        if self._limit is not None and self._running >= self._limit:
-            return False
-        if self._is_failing:
-            return asyncio.get_running_loop().time() >= self._closed_until
-        limit = _SLOTS if self._shared.taken < _BUSY else _SLOTS_WHEN_BUSY
-        return self._taken < limit and not self._is_crowded
+    def next_due(self) -> float | None:
+        """When the next object is due, by the clock; None if none is."""
+        while self._due and self._due[0][2].due != self._due[0][0]:
+            heapq.heappop(self._due)  # it has been queued in another way
+        return self._due[0][0] if self._due else None
 
-    @property
-    def _is_failing(self) -> bool:
-        return self._failures >= _TOLERATED
-
-    @property
-    def _is_crowded(self) -> bool:
-        return self.pool is not None and is_crowded(self.pool)
-
-    def add(
-        self, obj: WatchedObject, lane: Lane, *, after: float = 0.0, is_continued: bool = False
-    ) -> None:
-        """Queue an object, at most once; one that waits in the same lane keeps its place.
+    def add(self, obj: Entry, *, after: float = 0.0) -> None:
+        """Queue an object; of two times, the earlier one counts.
 
         Args:
             obj: the object.
-            lane: where it waits.
-            after: seconds until its controller queues it again.
-            is_continued: whether its work has only been interrupted: then it comes first.
+            after: the seconds until it is due.
         """
-        if after > 0 or obj not in self._lanes[lane]:
+        if obj.state is State.RUNNING:
+            obj.is_dirty = True
+        elif after > 0:
+            self._add_due(obj, self._clock() + after)
+        elif obj.state is not State.WAITING:
             self.remove(obj)
-        if after > 0:
-            loop = asyncio.get_running_loop()
-            obj.timer = loop.call_later(after, obj.controller.enqueue, obj)
-        elif not self.has_waiting and self.is_open:
-            obj.controller.begin(obj)
-        else:
-            self._lanes[lane][obj] = None
-            if is_continued:
-                self._lanes[lane].move_to_end(obj, last=False)
-            self._schedule()
+            self._put_into_lane(obj)
 
-    def remove(self, obj: WatchedObject) -> None:
-        """Remove an object, if it waits."""
-        for lane in self._lanes:
-            lane.pop(obj, None)
-        if obj.timer is not None:
-            obj.timer.cancel()
-            obj.timer = None
+    def get(self) -> Entry | None:
+        """Return the object whose turn begins; None if none is ready."""
+        lane = self._live or self._listed
+        if self._live and self._listed and next(self._turns) % _LIVE_FIRST == 0:
+            lane = self._listed
+        if not lane:
+            return None
+        obj, _ = lane.popitem(last=False)
+        self.count -= 1
+        obj.state, obj.since, obj.is_dirty = State.RUNNING, time.monotonic(), False
+        return obj
 
-    def acquire(self) -> None:
-        """Take a slot. While writes fail, this tests whether they work again."""
-        self._running += 1
-        self._take(1)
-        if self._is_failing:
-            self._is_testing = True
-            self._close()
+    def done(self, obj: Entry, result: Result) -> None:
+        """End the turn of an object; queue it again as its result says."""
+        obj.state, obj.since = State.IDLE, 0.0
+        match result:
+            case Later(seconds) if not obj.is_dirty:
+                self.add(obj, after=seconds)
+            case Held(key) if not obj.is_dirty and key in self.holds:
+                self._enter(obj, State.HELD)
+                self.holds[key][obj] = None
+            case Rest() if not obj.is_dirty:
+                pass
+            case _:
+                self.add(obj)
 
-    def release(self) -> None:
-        """Release a slot. Work without a write tells nothing about writes: the next can begin."""
-        self._running -= 1
-        if self._is_testing:
-            self._is_testing = False
-            self._closed_until = 0.0
-        self._take(-1)
-        self._schedule()
+    def ripen(self) -> None:
+        """Move the objects that are due into their lanes."""
+        moment = self._clock()
+        while (due := self.next_due) is not None and due <= moment:
+            _, _, obj = heapq.heappop(self._due)
+            self.remove(obj)
+            self._put_into_lane(obj)
 
-    @contextlib.contextmanager
-    def running_handlers(self, writing: int = 0) -> Iterator[None]:
-        """Release the slot while handlers run, if they take long.
+    def hold(self, key: Hashable) -> None:
+        """Let turns that ask for this hold end early, and their objects wait."""
+        self.holds.setdefault(key, OrderedDict())
 
-        They keep it longer the more of them are ``writing``: otherwise, all objects would be in
-        work at once when the API server is slow.
-        """
-        loop, is_released = asyncio.get_running_loop(), False
-        hold = max(_MIN_HOLD, _HOLD_IN_WRITES * self._write_seconds) * (1 + writing / _SLOTS)
+    def unhold(self, key: Hashable) -> None:
+        """End a hold; its objects wait for their turns again."""
+        for obj in self.holds.pop(key, ()):
+            obj.state = State.IDLE
+            self.count -= 1
+            self._put_into_lane(obj)
 
-        def release() -> None:
-            nonlocal is_released
-            is_released = True
-            self._take(-1)
-            self._schedule()
+    def release(self, key: Hashable) -> Entry | None:
+        """Let one object of a hold have its turn, and return it; the hold goes on."""
+        if not (held := self.holds.get(key)):
+            return None
+        obj = next(iter(held))
+        self.remove(obj)
+        self._put_into_lane(obj)
+        return obj
 
-        timer = loop.call_later(hold, release)
-        try:
-            yield
-        finally:
-            timer.cancel()
-            if is_released:
-                self._take(1)
+    def remove(self, obj: Entry) -> None:
+        """Remove an object, wherever it waits."""
+        if obj.state in (State.IDLE, State.RUNNING):
+            return
+        if obj.state is State.HELD:
+            for held in self.holds.values():
+                held.pop(obj, None)
+        self._live.pop(obj, None)
+        self._listed.pop(obj, None)
+        obj.due, obj.state, obj.since = None, State.IDLE, 0.0
+        self.count -= 1
 
-    def note_write(self, seconds: float, namespace: str | None) -> None:
-        """Record a write in a namespace that the API server has answered, with any answer."""
-        self._write_seconds += 0.2 * (seconds - self._write_seconds)
-        self._is_testing = False
-        self._written_in = namespace
-        if self._is_failing:
-            logger.info("Can write %s again.", self._name)
-        if self._failures:
-            self._failures = 0
-            self._pauses.reset()
-            self._schedule()
+    def _enter(self, obj: Entry, state: State) -> None:
+        obj.state, obj.since = state, time.monotonic()
+        self.count += 1
 
-    def note_failure(self, exc: APIError, namespace: str | None) -> None:
-        """Record a write in a namespace that the API server could not answer.
+    def _put_into_lane(self, obj: Entry) -> None:
+        self._enter(obj, State.WAITING)
+        lane = self._listed if obj.event_type is None else self._live
+        lane[obj] = None
 
-        A status 500 says nothing about other namespaces, if the last write to another one was
-        answered: the webhooks of a namespace can be the reason.
-        """
-        is_internal = isinstance(exc, APIStatusError) and exc.status == _INTERNAL_ERROR
-        if not is_internal or self._written_in in (None, namespace):
-            self._failures += 1
-        if self._failures == _TOLERATED:
-            text = "Cannot write %s. Their handlers wait until a write succeeds. The last error: %s"
-            logger.warning(text, self._name, exc)
-        if self._failures == _TOLERATED or self._is_testing:
-            self._is_testing = False
-            self._pause = self._pauses.next() or 0.0
-            self._close()
-
-    def keep_closed(self) -> None:
-        """Record that another request has failed: the end of the work lets no other begin."""
-        self._is_testing = False
-
-    def choose_level(self, topic: str) -> int:
-        """Return the level of a message that many objects can cause: WARNING once a minute."""
-        return logging.DEBUG if self._is_failing else self._logged.choose_level(topic)
-
-    async def yield_to_loop(self) -> None:
-        """Let other tasks run first if work on objects has blocked the event loop for long.
-
-        Many workers can become ready at once, and each of them can process a huge object.
-        """
-        shared = self._shared
-        while True:
-            if shared.slice_end is None:
-                shared.slice_end = time.monotonic() + _SLICE
-                asyncio.get_running_loop().call_soon(setattr, shared, "slice_end", None)
-            if time.monotonic() < shared.slice_end:
-                return
-            await asyncio.sleep(0)
-
-    def _close(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._closed_until = loop.time() + self._pause
-        loop.call_later(self._pause, self._schedule)
-
-    def _take(self, count: int) -> None:
-        self._taken += count
-        self._shared.taken += count
-
-    def _schedule(self) -> None:
-        if self._scheduled is None and self.has_waiting:
-            self._scheduled = asyncio.get_running_loop().call_soon(self._advance)
-
-    def _advance(self) -> None:
-        """Start work on objects that wait, while it may start, with breaks for other tasks."""
-        self._scheduled = None
-        end = time.monotonic() + _SLICE
-        for _ in range(_BATCH):
-            if time.monotonic() >= end:
-                break
-            if not self.has_waiting:
-                return
-            if self.is_open:
-                lane = next(self._lanes[each] for each in next(self._turns) if self._lanes[each])
-                obj, _ = lane.popitem(last=False)
-                obj.controller.begin(obj)
-            else:
-                if self._is_crowded:  # other kinds can end the crowd, and do not notify this one
-                    loop = asyncio.get_running_loop()
-                    self._scheduled = loop.call_later(_CROWD_POLLING, self._advance)
-                return
-        self._schedule()
+    def _add_due(self, obj: Entry, due: float) -> None:
+        if obj.state is State.RESTING and obj.due is not None and obj.due <= due:
+            return
+        if obj.state in (State.WAITING, State.HELD):  # it comes earlier, or must not
+            return
+        self.remove(obj)
+        if len(self._due) > 2 * self.count + _STALE:
+            self._due = [one for one in self._due if one[2].due == one[0]]
+            heapq.heapify(self._due)
+        self._enter(obj, State.RESTING)
+        obj.since, obj.due = 0.0, due
+        heapq.heappush(self._due, (due, next(self._numbers), obj))

@@ -1,4 +1,4 @@
-"""The context of the work on the objects of one resource: settings, client, handlers, slots."""
+"""The context of the work on the objects of one resource: settings, client, handlers, workers."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ from webop.context.child_store import build_label
 from webop.context.operator_context import OperatorContext
 from webop.handlers.registry import ResourceHandlers
 from webop.objects.body import Body, build_object_reference
+from webop.objects.fields import Snapshot
 from webop.objects.resources import Resource
-from webop.reactor.queue import WorkQueue
-from webop.reactor.store import WatchedObject
+from webop.reactor.entry import Entry
+from webop.reactor.workers import Workers
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceContext:
     """The context of the work on one resource.
 
-    ``queue`` is shared by all namespaces of a kind.
+    ``workers`` are shared by all namespaces of a kind.
     """
 
     operator: OperatorContext
     client: Client
     resource: Resource
     handlers: ResourceHandlers
-    queue: WorkQueue
+    workers: Workers
 
     @property
     def has_status(self) -> bool:
@@ -48,6 +49,22 @@ class ResourceContext:
         """Return an object as handlers get it: with only its metadata, if that is enough."""
         return cut_object(raw, self.resource) if self.is_partial else raw
 
+    def restore(self, obj: Entry, snapshot: Snapshot) -> None:
+        """Undo changes that handlers made in place, if the state is still the newest one."""
+        if obj.body is snapshot.document:
+            self.workers.bodies.keep(obj, snapshot.restore())
+
+    def has_left(self, obj: Entry) -> bool:
+        """Return whether an object seems deleted, but has left the selectors of the watch.
+
+        A watch shows both alike. It still has the finalizer, which must be removed.
+        """
+        if not obj.is_gone or not self.build_selectors():
+            return False
+        meta = Body(self.workers.bodies.load(obj) or {}).meta
+        has_finalizer = self.operator.settings.persistence.finalizer in meta.finalizers
+        return has_finalizer and meta.deletion_timestamp is None
+
     def build_selectors(self) -> dict[str, str]:
         """Return the selectors of lists and watches; a kind of children needs only these."""
         found = self.operator.settings.watching.build_selectors(self.resource)
@@ -57,7 +74,7 @@ class ResourceContext:
             found["labelSelector"] = ",".join(filter(None, (found.get("labelSelector"), own)))
         return found
 
-    def refer_to(self, obj: WatchedObject) -> dict[str, Any]:
+    def refer_to(self, obj: Entry) -> dict[str, Any]:
         """Return the ``extra`` that adds the reference of an object to a log message."""
         metadata = {"name": obj.name, "uid": obj.uid, "namespace": obj.namespace}
         kind, version = self.resource.kind, self.resource.api_version

@@ -1,6 +1,7 @@
 """A stream serves the objects of one kind in one namespace: it lists, watches and processes them.
 
-The observer (:mod:`webop.reactor.observer`) starts, adapts and stops the streams.
+Flow: the watch → :meth:`Stream.accept` → the queue → a worker → :meth:`Stream.take_turn`. The
+observer (:mod:`webop.reactor.observer`) starts, adapts and stops the streams.
 """
 
 from __future__ import annotations
@@ -9,44 +10,65 @@ import asyncio
 import contextlib
 import contextvars
 import logging
+import time
+from collections.abc import Coroutine, KeysView
 from dataclasses import replace
 from functools import partial
-from itertools import chain
+from typing import Any, Final
 
 from webop.aio.cancellation import WorkerGroup
 from webop.client.http.requests import Selection
 from webop.client.watch import ListingStarted, WatchStatus, watch
-from webop.client.watch_events import parse_number
+from webop.client.watch_events import get_uid, parse_number, parse_version
 from webop.context.indexes import Feed
-from webop.handlers.stopping import DaemonStoppingReason
+from webop.handlers.registry import ResourceHandlers
+from webop.handlers.stopping import DAEMONS_TIMEOUT, DaemonStoppingReason
+from webop.objects.body import RawEventType
+from webop.objects.fields import clone
 from webop.objects.names import join_names
 from webop.objects.resources import Resource, Selector
-from webop.reactor.controller import Controller, Hold
+from webop.reactor.entry import Entry, State
 from webop.reactor.index_gate import IndexGate
-from webop.reactor.reconciler import Reconciler
+from webop.reactor.queue import REST, Held, Result
 from webop.reactor.resource_context import ResourceContext
 from webop.reactor.supervision import keep_running
-from webop.reactor.unselected_objects import find_left
+from webop.reactor.turn import take_turn
+from webop.reactor.writer import write
 
 logger = logging.getLogger(__name__)
 
-_HUNG_TIMEOUT = 5.0  # seconds; for cancelled tasks
-_NAMED = 3  # tasks in one log line
+_HUNG_TIMEOUT: Final = 5.0  # seconds; for cancelled tasks
+_NAMED: Final = 3  # tasks in one log line
 
 
 class Stream:
     """Serves the objects of one kind in one namespace as long as they are in the scope.
 
+    Guarantees:
+        An object has one turn at a time. A state that arrives meanwhile is processed next; states
+        in between can be skipped, but never the last one.
+        While the indexes are not filled, and during a pause, objects are only indexed. It begins
+        with a pause.
+
     Its objects outlive its watches. A watch ends at the begin and at the end of a pause, and when
     the kind gets other handlers or another version. The list of the next one is compared with the
-    known objects; work on them goes on.
+    known objects; turns go on.
+
+    Lists are numbered. From the start of list 7, ``listing`` is 7, and an object that the list or
+    its watch shows gets 7 as ``listed``. The response to a write sets 6.5: the object was there
+    after the start, and a list without it can be older than the response. An object that still has
+    6 or less at the end of the list is gone. After a pause, or if the kind has changed, ``needed``
+    is 8: what is known can be outdated, so objects have no turns until list 8 has shown them.
 
     Attributes:
         namespace: None for the whole cluster.
+        ctx: the kind as it is now, with its handlers; turns have their own.
         selectors: those that match the kind.
         feeds: the functions that index the objects.
         status: the state of the watch.
-        controller: has the objects.
+        epoch: the number of pauses so far, in which others could act.
+        is_indexed: whether the indexes have all objects.
+        is_paused: whether work is left to another operator.
         is_dropped: whether the observer has ended it, while the operator continues.
         task: where it runs.
     """
@@ -54,43 +76,54 @@ class Stream:
     task: asyncio.Task[None]
 
     def __init__(self, ctx: ResourceContext, namespace: str | None, gate: IndexGate) -> None:
+        self.ctx = ctx
         self.namespace = namespace
         self.selectors: frozenset[Selector] = frozenset()
         self.feeds: set[Feed] = set()
         self.status = WatchStatus()
+        self.listing = self.needed = 0
+        self.epoch = 0
+        self.is_indexed = False
+        self.is_paused = True
         self.is_dropped = False
+        self._is_ending = False
+        self._is_resuming = True
         self._gate = gate
-        self._has_searched = False
+        self._objects: dict[str, Entry] = {}
+        self._unindexed: set[Entry] | None = None  # of the last list; None while it is read
+        self._beyond_indexes: set[Entry] = set()  # objects whose turns have done that
+        self._turns: dict[Entry, asyncio.Task[Any]] = {}
+        self._quiet = asyncio.Event()  # set while there are no turns
         self._group = WorkerGroup()
         self._watching: asyncio.Task[None] | None = None
         context = contextvars.copy_context()
-        spawn = partial(ctx.operator.pausing.spawn, self._group, context)
-        self._reconciler = Reconciler(ctx, spawn=spawn)
-        self.controller = Controller(
-            self._reconciler,
-            spawn=spawn,
-            spawn_indexing=lambda work, name: self._group.create_task(
-                work, name=name, context=context.copy()
-            ),
-            queue=ctx.queue,
-            on_indexed=self._note_indexed,
-        )
+        self._spawn = partial(ctx.operator.pausing.spawn, self._group, context)
         if not gate.is_open:
-            gate.subscribe(self._unhold)
+            gate.subscribe(self._open)
 
     def __str__(self) -> str:
         name = self.ctx.resource.name
         return f"{name} in {self.namespace}" if self.namespace else name
 
     @property
-    def ctx(self) -> ResourceContext:
-        """The kind as it is now, with its handlers; running handlers have their own."""
-        return self._reconciler.ctx
+    def handlers(self) -> ResourceHandlers:
+        """The handlers of the kind as it is now."""
+        return self.ctx.handlers
+
+    @property
+    def uids(self) -> KeysView[str]:
+        """The uids of the known objects."""
+        return self._objects.keys()
 
     @property
     def is_filling(self) -> bool:
         """Whether handlers wait for its list: it fills indexes, or shows children."""
-        return bool(self.feeds or self.ctx.handlers.children)
+        return bool(self.feeds or self.handlers.children)
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether no new work may begin, because of a pause or of the end."""
+        return self.is_paused or self._is_ending
 
     def is_about(self, resource: Resource, namespace: str | None) -> bool:
         """Return whether its objects are those of a resource, of any version, in a namespace."""
@@ -98,35 +131,17 @@ class Stream:
         is_kind = (resource.group, resource.plural) == (own.group, own.plural)
         return is_kind and namespace == self.namespace
 
-    def adapt(self, resource: Resource, selectors: frozenset[Selector]) -> bool:
-        """Follow a change of the kind; return whether its objects must be listed again."""
-        ctx, operator = self.ctx, self.ctx.operator
-        self._reconciler.ctx = replace(ctx, resource=resource)
-        if resource == ctx.resource and selectors == self.selectors:
-            return False
-        is_known, self.selectors = bool(self.selectors), selectors
-        handlers = operator.registry.handlers_of(selectors)
-        self._reconciler.ctx = replace(ctx, resource=resource, handlers=handlers)
-        if resource != ctx.resource:  # their bodies and patches are of the other version
-            self.controller.stop_daemons(DaemonStoppingReason.OPERATOR_PAUSING)
-        former, self.feeds = self.feeds, {operator.indices.feed_of(h) for h in handlers.indexers}
-        for uid in self.controller.uids:
-            operator.indices.discard(uid, former - self.feeds)
-        in_turns = handlers.indexers, handlers.events, handlers.changes, handlers.reconcilers
-        has_sync = any(not one.is_async for one in chain(*in_turns))
-        ctx.queue.pool = operator.settings.execution if has_sync else None
-        is_holding = resource != ctx.resource or not self.feeds <= former
-        if is_known and self.ctx.is_partial != ctx.is_partial:  # the known bodies are of no use
-            is_holding = True
-        self.controller.list_again(is_holding=is_holding)
-        self._restart()
-        return True
+    def spawn(self, work: Coroutine[Any, Any, Any], *, name: str) -> asyncio.Task[Any]:
+        """Start a task that works on an object."""
+        return self._spawn(work, name=name)
+
+    # Its life
 
     async def run(self) -> None:
         """Serve the objects until cancelled; then stop the work on them."""
         operator = self.ctx.operator
         if operator.pausing.is_active:
-            self.controller.set_paused(None)
+            self._resume()
         try:
             with operator.pausing.subscribed(self._switch):
                 async with asyncio.TaskGroup() as watches:
@@ -140,7 +155,7 @@ class Stream:
                 why = DaemonStoppingReason.OPERATOR_PAUSING
             rest = _HUNG_TIMEOUT
             try:
-                rest = await self.controller.drain(operator.settings.batching.exit_timeout, why)
+                rest = await self._drain(operator.settings.batching.exit_timeout, why)
             finally:
                 if hung := [task.get_name() for task in await self._group.end(rest)]:
                     logger.error(
@@ -150,12 +165,74 @@ class Stream:
                         join_names(hung, _NAMED),
                     )
 
-    def _switch(self, reason: DaemonStoppingReason | None) -> None:
-        """Pause for a reason; resume if it is None. A watch can be behind what others have done."""
-        self._has_searched = False  # another one can have been active, and have crashed
-        self.ctx.operator.children.forget_left()
-        self.controller.set_paused(reason)
+    def adapt(self, resource: Resource, selectors: frozenset[Selector]) -> bool:
+        """Follow a change of the kind; return whether its objects must be listed again."""
+        ctx, operator = self.ctx, self.ctx.operator
+        self.ctx = replace(ctx, resource=resource)
+        if resource == ctx.resource and selectors == self.selectors:
+            return False
+        is_known, self.selectors = bool(self.selectors), selectors
+        handlers = operator.registry.handlers_of(selectors)
+        self.ctx = replace(ctx, resource=resource, handlers=handlers)
+        if resource != ctx.resource:  # their bodies and patches are of the other version
+            self._stop_daemons(DaemonStoppingReason.OPERATOR_PAUSING)
+        former, self.feeds = self.feeds, {operator.indices.feed_of(h) for h in handlers.indexers}
+        for uid in self._objects:
+            operator.indices.discard(uid, former - self.feeds)
+        is_holding = resource != ctx.resource or not self.feeds <= former
+        if is_known and self.ctx.is_partial != ctx.is_partial:  # the known bodies are of no use
+            is_holding = True
+        self._list_again(is_holding=is_holding)
         self._restart()
+        return True
+
+    def _switch(self, reason: DaemonStoppingReason | None) -> None:
+        """Pause for a reason, which daemons get; resume if it is None."""
+        self.ctx.operator.children.forget_left()
+        if reason is None:
+            self._resume()
+        else:
+            self._pause(reason)
+        self._restart()  # the watch can be behind what others have done
+
+    def _pause(self, reason: DaemonStoppingReason) -> None:
+        """Leave work to another operator; running turns finish, and write once."""
+        self.is_paused = True
+        self.ctx.workers.queue.hold((self, "pause"))
+        self._stop_daemons(reason)
+        for obj in list(self._objects.values()):
+            if obj.state is State.RUNNING:
+                continue
+            obj.must_show &= obj.is_gone and obj.shown is not None
+            self._write_last(obj)
+            self.ctx.workers.queue.remove(obj)
+            if obj.must_index or obj.must_show:
+                self.wake(obj)
+            else:
+                self._let_go(obj)
+
+    def _resume(self) -> None:
+        """Process all objects of the next list: others can have changed them."""
+        self.is_paused, self._is_resuming = False, True
+        self.epoch += 1
+        for obj in self._objects.values():
+            if obj.state is not State.RUNNING and not (
+                obj.unwritten and obj.unwritten.lock.locked()
+            ):
+                obj.unwritten, obj.backoff, obj.not_before = None, None, 0.0
+            for known in obj.reconcilers.values():
+                known.because.add("resumed")
+        self._list_again(is_holding=bool(self.handlers.indexers))
+        self.ctx.workers.queue.unhold((self, "pause"))
+        self.ctx.workers.start()
+
+    def _list_again(self, *, is_holding: bool) -> None:
+        """Process all objects of the next list; hold their handlers until then, if necessary."""
+        self.needed = self.listing + 1
+        self._unindexed = None
+        if is_holding:
+            self.is_indexed = False
+            self.ctx.workers.queue.hold(self)
 
     def _restart(self) -> None:
         if self._watching is not None:
@@ -174,43 +251,310 @@ class Stream:
         items = watch(ctx.client, ctx.resource, self.namespace, options, self.status, selection)
         async with contextlib.aclosing(items):
             async for item in items:
-                await ctx.queue.yield_to_loop()
+                await ctx.workers.pace.give_way()
                 if isinstance(item, tuple):
-                    self.controller.apply_event(*item)
+                    self.accept(*item)
                 elif isinstance(item, ListingStarted):
-                    self.controller.begin_listing()
+                    self.listing += 1
+                    self._unindexed = None
                 else:
                     version = parse_number(item.resource_version)
-                    self.controller.finish_listing(version)
+                    self._finish_listing(version)
                     if ctx.handlers.children:
-                        kind, uids = ctx.resource.plural_name, self.controller.uids
-                        ctx.operator.children.note_list(kind, self.namespace, uids, version)
+                        kind = ctx.resource.plural_name
+                        ctx.operator.children.note_list(kind, self.namespace, self.uids, version)
                         self._report_former(kind)
-                    if not self._has_searched and ctx.operator.pausing.is_active:
-                        self._has_searched = True
-                        self._group.create_task(self._add_left(), name=f"search for {self}")
 
     def _report_former(self, kind: str) -> None:
         """Log how many children are left of a kind that was in ``owns=`` before."""
-        former = [one.parent for one in self.ctx.handlers.children if one.was_owned]
+        former = [one.parent for one in self.handlers.children if one.was_owned]
         if former:
             left = self.ctx.operator.children.count(kind, self.namespace, former)
             advice = "The next prune() deletes them." if left else "Remove it from formerly_owns=."
             text = "%d children of the former kind %s are left (reconciler: %s). %s"
             logger.info(text, left, self, join_names(former), advice)
 
-    async def _add_left(self) -> None:
-        """Add the objects that left the selectors while no operator ran."""
-        async with contextlib.aclosing(find_left(self.ctx, self.namespace)) as found:
-            async for raw in found:
-                self.controller.add_left(raw)
+    # What is known of the cluster
 
-    def _note_indexed(self) -> None:
-        """React to the end of a list, and of the indexing of its objects."""
-        self._gate.arrive(self)
-        self._unhold()
+    def accept(self, event_type: RawEventType, raw: dict[str, Any]) -> None:
+        """Accept a listed object (type None) or an event of the watch."""
+        uid, handlers = get_uid(raw), self.handlers
+        if handlers.children:
+            self._note_child(event_type, raw)
+        obj = self._objects.get(uid)
+        if obj is None:
+            if event_type == "DELETED" and not (handlers.events or self.ctx.build_selectors()):
+                return
+            obj = self._objects[uid] = Entry(self, uid, raw)
+            # Objects that change during the list arrive as MODIFIED.
+            is_old = event_type in {None, "MODIFIED"} and self._is_resuming
+            obj.must_resume = self.is_paused or is_old
+        is_awaited, is_news = obj.listed < self.needed, self._is_news(obj, event_type, raw)
+        obj.listed = self.listing
+        is_news |= is_awaited
+        if handlers.events and (is_news or parse_version(raw) == obj.version != obj.shown):
+            # Handlers that have got an object get its deletion, also after a pause.
+            obj.must_show |= not self.is_stopped or (
+                event_type == "DELETED" and obj.shown is not None
+            )
+        if is_news:
+            self._take(obj, event_type, raw)
+        elif obj.must_show and not obj.is_gone:  # an own write comes back as an event
+            obj.event_type = event_type
+            if obj.body is None:
+                self.ctx.workers.bodies.keep(obj, raw)
+        else:
+            return
+        if handlers.has_only_children:
+            obj.must_resume = False
+            self._let_go(obj)
+        else:
+            self.wake(obj)
 
-    def _unhold(self) -> None:
+    def accept_response(self, obj: Entry, raw: dict[str, Any]) -> None:
+        """Accept the state in the response to a request, unless a newer one is known."""
+        version = parse_version(raw)
+        if obj.is_gone or not (version > obj.version or (not version and raw != obj.body)):
+            return
+        obj.listed = max(obj.listed, self.listing - 0.5)
+        self._take(obj, "MODIFIED", raw)
+        self.wake(obj)
+
+    def _is_news(self, obj: Entry, event_type: RawEventType, raw: dict[str, Any]) -> bool:
+        """Return whether a state is newer than the known one; own patches come back as events.
+
+        A listed state is accepted even if it is older, as after a restored backup, unless webop
+        has written the object since the list began.
+        """
+        version = parse_version(raw)
+        if event_type == "DELETED" or not version or version > obj.version:
+            return True
+        is_unseen = obj.listed <= self.listing - 1
+        return event_type is None and (obj.is_gone or (version < obj.version and is_unseen))
+
+    def _take(self, obj: Entry, event_type: RawEventType, raw: dict[str, Any]) -> None:
+        """Take over a newer state of an object."""
+        workers = self.ctx.workers
+        obj.event_type, obj.version = event_type, parse_version(raw)
+        workers.bodies.keep(obj, raw)
+        if obj.is_gone:
+            self._end(obj)
+            return
+        obj.must_index = bool(self.handlers.indexers)
+        if obj.daemons:
+            obj.show(clone(raw))  # a copy that they may modify
+
+    def _end(self, obj: Entry) -> None:
+        """Stop what an object has: it is gone."""
+        obj.must_index = False
+        if self.handlers.indexers:
+            self.ctx.operator.indices.discard(obj.uid)
+        for daemon in obj.daemons.values():
+            daemon.stop(DaemonStoppingReason.RESOURCE_DELETED)
+        self.note_indexed(obj)
+
+    def _finish_listing(self, version: int) -> None:
+        """End a list of a resource version: objects that were not in it are gone.
+
+        Except for those with a newer response to a write: the list came from a cache that is
+        behind. If versions are no numbers, each response since the list began counts as newer.
+        """
+        for obj in [obj for obj in self._objects.values() if obj.listed < self.listing]:
+            is_unseen = obj.listed <= self.listing - 1
+            if not obj.is_gone and (is_unseen or 0 < obj.version <= version):
+                last = self.ctx.workers.bodies.load(obj) or _build_tombstone(obj)
+                self.accept("DELETED", last)
+        self._is_resuming = self.is_paused
+        if self.is_indexed:
+            self._unindexed = set()
+        else:  # an object whose handlers run is indexed at its next turn
+            self._unindexed = {
+                obj
+                for obj in self._objects.values()
+                if (obj.must_index or obj.state is State.RUNNING)
+                and obj not in self._beyond_indexes
+            }
+        self._open()
+
+    def _note_child(self, event_type: RawEventType, raw: dict[str, Any]) -> None:
+        """Accept a state of a child of a reconciler, and drop what only this needs."""
+        ctx, operator = self.ctx, self.ctx.operator
+        is_read, kind = ctx.handlers.reads_children, ctx.resource.plural_name
+        operator.children.note(kind, event_type, raw, operator.child_names, is_read=is_read)
+        if not operator.settings.watching.managed_fields:
+            raw["metadata"].pop("managedFields", None)
+
+    # Turns
+
+    def wake(self, obj: Entry, *, after: float = 0.0) -> None:
+        """Give an object a turn soon, or after some seconds."""
+        if self._is_ending or self._objects.get(obj.uid) is not obj:
+            return
+        if after and obj.state is State.RUNNING:  # its function can take long
+            asyncio.get_running_loop().call_later(after, self._write_again, obj)
+        else:
+            self.ctx.workers.add(obj, after=after)
+
+    def _write_again(self, obj: Entry) -> None:
+        if not self.is_stopped:
+            self._write_last(obj)
+
+    async def take_turn(self, obj: Entry) -> Result:
+        """Do what must be done about an object; return when its next turn is."""
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101  for the type checker
+        self._turns[obj] = task
+        self._quiet.clear()
+        try:
+            result = await take_turn(self.ctx, obj)
+        except asyncio.CancelledError:
+            if obj.unwritten is not None and not obj.unwritten.lock.locked():
+                obj.unwritten = None  # others can have continued
+            raise
+        finally:
+            del self._turns[obj]
+            self._beyond_indexes.discard(obj)
+            if not self._turns:
+                self._quiet.set()
+            obj.is_dirty &= not self._is_ending
+        if result == REST and not obj.is_dirty:
+            self._let_go(obj)
+        return result
+
+    def find_gate(self, obj: Entry) -> Result | None:
+        """Return the result of a turn that must end before handlers are called; None if not."""
+        if self._is_ending:
+            return REST
+        if self.is_paused:  # its deletion is shown afterwards
+            return Held((self, "pause")) if obj.must_show and obj.is_gone else REST
+        if not obj.is_gone and obj.listed < self.needed:  # the list shows it, or that it is gone
+            return REST
+        return Held(self) if self in self.ctx.workers.queue.holds else None
+
+    def note_indexed(self, obj: Entry) -> None:
+        """Note that the turn of an object has done what indexes need."""
+        if obj in self._turns:
+            self._beyond_indexes.add(obj)
+        if self._unindexed is not None and obj in self._unindexed:
+            self._unindexed.discard(obj)
+            self._open()
+
+    def _open(self) -> None:
         """Let handlers run when the indexes have all objects."""
-        if self._gate.is_open and self.controller.is_indexed:
-            self.controller.unhold(Hold.INDEXES)
+        if self._unindexed is not None and not self._unindexed:
+            self.is_indexed = True
+            self._gate.arrive(self)
+        if self._gate.is_open and self.is_indexed:
+            self.ctx.workers.queue.unhold(self)
+            self.ctx.workers.start()
+
+    def _let_go(self, obj: Entry) -> None:
+        """Free the memory of an object without work; forget it if it is gone."""
+        bodies, operator = self.ctx.workers.bodies, self.ctx.operator
+        if obj.daemons or (obj.reconcilers and not obj.is_gone):  # it can be needed at any time
+            bodies.park(obj, is_needed=obj.is_gone)
+        else:
+            bodies.keep(obj, None)
+            obj.view = None
+        if not obj.unwritten:
+            obj.unwritten = None
+        if obj.status is not None and not obj.status.failures and not obj.status.running:
+            obj.status = None
+        if obj.is_gone and not obj.daemons:
+            self.ctx.workers.outages.note(obj, None)
+            self._objects.pop(obj.uid, None)
+            operator.memos.forget(obj.uid)
+            operator.children.forget(obj.uid)
+            operator.counters.misfits.pop(obj.uid, None)
+
+    # The end
+
+    def _write_last(self, obj: Entry) -> None:
+        """Write what is left, in spite of the pause after a failure: then work ends."""
+        if obj.unwritten is not None and obj.unwritten.is_due:
+            self.spawn(write(self.ctx, obj), name=f"writer of {obj}")
+
+    async def _drain(self, timeout: float, reason: DaemonStoppingReason) -> float:
+        """Start no new turns; wait for running ones, cancel those that exceed the timeout.
+
+        Daemons have five seconds to stop (chapter "Daemons", "Timeouts"). Writes of outcomes have
+        the timeout and five more seconds.
+
+        Returns:
+            The seconds that remain for cancelled tasks.
+        """
+        self._is_ending = True
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + DAEMONS_TIMEOUT
+        queue, bodies = self.ctx.workers.queue, self.ctx.workers.bodies
+        for obj in self._objects.values():
+            if obj.state is not State.RUNNING:  # other streams use the same queue
+                queue.remove(obj)
+                if not self.is_paused:  # else the pause has done so
+                    self._write_last(obj)
+                elif isinstance(obj.body, bytes):
+                    bodies.keep(obj, None)
+        queue.unhold(self)
+        self._stop_daemons(reason)
+        if self._turns:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._quiet.wait(), timeout)
+        stopping = self._stop_daemons(reason)  # also those that turns have just started
+        late, since = dict(self._turns), loop.time()
+        for obj, task in late.items():  # most of those that write have finished their handlers
+            task.set_name(str(obj))
+            self._group.add(task)
+            if task.cancelling() or obj.unwritten is None or not obj.unwritten.lock.locked():
+                task.cancel()
+        if ending := {*stopping, *late.values()}:
+            rest = max(deadline - since, DAEMONS_TIMEOUT / 2 if late else 0)
+            await asyncio.wait(ending, timeout=rest)
+        if hung := [one for obj in self._objects.values() for one in obj.daemons.values()]:
+            for daemon in hung:
+                daemon.cancel()
+            logger.warning(
+                "%d daemons or timers did not end within %g s and are cancelled: %s. Threads "
+                "cannot be cancelled: the process ends when they end.",
+                len(hung),
+                DAEMONS_TIMEOUT,
+                join_names([*map(str, hung)], _NAMED),
+            )
+        return max(1.0, since + DAEMONS_TIMEOUT - loop.time()) if late else DAEMONS_TIMEOUT
+
+    def _stop_daemons(self, reason: DaemonStoppingReason) -> list[asyncio.Task[None]]:
+        """Ask all daemons and timers to stop; return those that have not ended yet."""
+        chosen = [one for obj in self._objects.values() for one in obj.daemons.values()]
+        for daemon in chosen:
+            daemon.stop(reason)
+        return [daemon.task for daemon in chosen]
+
+    # What people see
+
+    def list_busy(self) -> list[Entry]:
+        """Return the objects that wait or have a turn, or whose handlers have failed."""
+        return [
+            obj
+            for obj in self._objects.values()
+            if obj.state is not State.IDLE or obj.backoff or (obj.status and obj.status.failures)
+        ]
+
+    def measure(self) -> dict[str, tuple[int, float]]:
+        """Return the number of objects in each state, and the longest time of one there."""
+        busy: dict[str, list[float]] = {state.value: [] for state in State}
+        for obj in [obj for obj in self._objects.values() if obj.state is not State.IDLE]:  # quick
+            busy[obj.state.value].append(obj.since)
+        moment = time.monotonic()
+        measured = {
+            state: (len(times), moment - min(filter(None, times), default=moment))
+            for state, times in busy.items()
+        }
+        idle = len(self._objects) - sum(map(len, busy.values()))
+        return {**measured, State.IDLE.value: (idle, 0.0)}
+
+
+def _build_tombstone(obj: Entry) -> dict[str, Any]:
+    """Return a minimal body, for a deletion that no event showed."""
+    metadata = {"name": obj.name, "uid": obj.uid}
+    if obj.namespace:
+        metadata["namespace"] = obj.namespace
+    return {"metadata": metadata}

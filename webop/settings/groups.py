@@ -292,8 +292,6 @@ class ExecutionSettings(PoolSection):
     retry_on_change: bool = False
     """Whether a failed handler of a change is called again at once when somebody else changes the
     object, all but its metadata and its status; at most once a second."""
-    commit_window: Seconds = 0.2
-    """Handlers of one object that finish within this time share one patch of the object."""
 
 
 class BackgroundSettings(PoolSection):

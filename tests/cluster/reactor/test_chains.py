@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,16 +12,16 @@ import pytest
 
 import webop
 from tests.kit.operators import (
+    DIFFBASE,
+    PREFIX,
     Calls,
     Objects,
     RunOperator,
-    build_settings,
+    get_annotations,
     get_progress,
     is_no_fence,
 )
 from tests.kit.waiting import eventually
-
-AT_ONCE = {"execution": {"commit_window": 0.0}}
 
 
 class Chain:
@@ -63,20 +64,15 @@ def last_first(handlers: Any, **kwargs: Any) -> Any:
 
 
 @pytest.mark.feature("HND-10", "HND-14", "REF-29", "REF-30", "EMB-07")
-@pytest.mark.parametrize(
-    ("window", "lifecycle", "order"),
-    [(0.0, None, "abc"), (0.2, None, "abc"), (0.2, last_first, "cba")],
-)
+@pytest.mark.parametrize(("lifecycle", "order"), [(None, "abc"), (last_first, "cba")])
 async def test_handlers_of_one_object_are_called_in_their_order_or_as_the_lifecycle_says(
     chain: Chain,
     run_operator: RunOperator,
     objects: Objects,
-    window: float,
     lifecycle: Any,
     order: str,
 ) -> None:
-    settings = build_settings(execution={"commit_window": window})
-    async with run_operator(settings, lifecycle=lifecycle):
+    async with run_operator(lifecycle=lifecycle):
         await objects.make("one", {"a": 0})
         await objects.pass_fence()
     assert chain.calls.handlers("one") == [*order]
@@ -119,7 +115,7 @@ async def test_a_change_in_the_middle_of_a_creation_is_an_update_afterwards(
     chain: Chain, run_operator: RunOperator, objects: Objects
 ) -> None:
     chain.released.clear()
-    async with run_operator(build_settings(**AT_ONCE)):
+    async with run_operator():
         await objects.create("one", {"a": 1})
         await chain.entered.wait()
         await objects.patch("one", {"spec": {"a": 2}})
@@ -186,13 +182,14 @@ async def test_a_deletion_supersedes_what_waits_for_its_retry_and_follows_what_r
         chain.failing = {0}
     else:
         chain.released.clear()
-    async with run_operator(build_settings(**AT_ONCE)):
+    async with run_operator():
         await objects.create("one", {"a": 0})
         await chain.entered.wait()
         if is_waiting:
             await chain.calls.wait("one", "c")  # records of all come after the first one
         await objects.delete("one")
         await objects.pass_fence()
+        await asyncio.sleep(0.3)  # in which the outcome of the first one is written
         chain.released.set()
         await objects.wait_gone("one")
     assert chain.calls.handlers("one") == [*called, "deleted"]
@@ -271,3 +268,77 @@ async def test_sub_handlers_go_on_where_they_were_after_a_restart(
     assert len(calls.of("one", "fine")) == 1
     assert len(calls.of("one", "end")) == 1
     assert body["status"] == {"parent": "all done", "parent/fine": "fine too"}
+
+
+@pytest.mark.feature("CON-04", "CFG-68", "PAT-10")
+async def test_what_is_finished_is_written_down_while_a_slower_handler_runs(
+    objects: Objects, run_operator: RunOperator
+) -> None:
+    released = asyncio.Event()
+
+    @webop.on.create("widgets", id="quick")
+    async def quick(patch: webop.Patch, **_: Any) -> str:
+        patch.metadata.labels["quick"] = "done"
+        return "result"
+
+    @webop.on.create("widgets", id="slow")
+    async def slow(patch: webop.Patch, **_: Any) -> None:
+        patch.metadata.labels["slow"] = "half"
+        await released.wait()
+        patch.metadata.labels["slow"] = "done"
+
+    async with run_operator():
+        await objects.create("a")
+        raw = await objects.wait("a", lambda raw: f"{PREFIX}/quick" in get_annotations(raw))
+        assert '"success":true' in get_annotations(raw)[f"{PREFIX}/quick"]
+        assert f"{PREFIX}/slow" not in get_annotations(raw)
+        assert raw["metadata"]["labels"] == {"quick": "done"}, "not half of what the other does"
+        assert raw["status"] == {"quick": "result"}
+        released.set()
+        raw = await objects.wait("a", lambda raw: DIFFBASE in get_annotations(raw))
+        assert raw["metadata"]["labels"] == {"quick": "done", "slow": "done"}
+        kept = {key for key in get_annotations(raw) if key.startswith(PREFIX)}
+        assert kept == {DIFFBASE}, "the progress is gone after the cycle"
+
+
+@pytest.mark.feature("SUB-06", "CON-04", "CFG-68")
+async def test_a_restart_during_the_first_sub_handler_does_not_start_the_timeout_of_parents_anew(
+    objects: Objects, run_operator: RunOperator
+) -> None:
+    starts: list[tuple[str, Any]] = []
+    found: list[Any] = []
+    released = asyncio.Event()
+
+    async def wait(**_: Any) -> None:
+        await asyncio.sleep(0.5)  # what is before a long call is written
+        found.append(await objects.get("a"))
+        await released.wait()
+
+    async def group(started: Any, **_: Any) -> None:
+        starts.append(("group", started))
+        await webop.execute(fns={"first": wait, "second": lambda **_: None})
+
+    @webop.on.create("widgets", id="parent", timeout=60)
+    async def parent(started: Any, patch: webop.Patch, **_: Any) -> None:
+        starts.append(("parent", started))
+        patch.metadata.labels["parent"] = "half"
+        await webop.execute(fns={"group": group})
+        patch.metadata.labels["parent"] = "done"
+
+    records = {f"{PREFIX}/parent", f"{PREFIX}/parent.group"}
+    async with run_operator():
+        await objects.create("a")
+        await eventually(lambda: found)
+        raw = found[0]
+        assert "labels" not in raw["metadata"], "not half of what it does"
+        assert {k for k in get_annotations(raw) if k.startswith(PREFIX)} == records
+        subrefs = json.loads(get_annotations(raw)[f"{PREFIX}/parent"])["subrefs"]
+        assert subrefs == ["parent/group", "parent/group/first", "parent/group/second"]
+    async with run_operator():
+        await eventually(lambda: len(found) == 2)
+        version = found[1]["metadata"]["resourceVersion"]
+        assert version == raw["metadata"]["resourceVersion"], "what is stored is not stored again"
+        released.set()
+        raw = await objects.wait("a", lambda raw: DIFFBASE in get_annotations(raw))
+    assert {key for key in get_annotations(raw) if key.startswith(PREFIX)} == {DIFFBASE}
+    assert starts[2:] == starts[:2]

@@ -18,6 +18,7 @@ from tests.kit.operators import (
     do_nothing,
     get_annotations,
     get_progress,
+    is_no_fence,
 )
 from tests.kit.waiting import eventually
 
@@ -225,3 +226,45 @@ async def test_a_handler_sees_its_object_as_it_was_when_it_was_called(
         changed.set()
         await objects.wait_handled("one")
     assert seen == [(1, 1, "1")] * 2
+
+
+@pytest.mark.feature("EVT-02", "HND-26")
+async def test_event_handlers_get_the_newest_state_of_a_batch_and_each_deletion(
+    run_operator: RunOperator, objects: Objects
+) -> None:
+    seen: list[tuple[str | None, int]] = []
+    released = asyncio.Event()
+
+    @webop.on.event("widgets", id="fn", when=is_no_fence)
+    async def fn(event: webop.RawEvent, spec: webop.Spec, **_: Any) -> None:
+        seen.append((event["type"], spec["a"]))
+        await released.wait()
+
+    async with run_operator():
+        await objects.create("one", {"a": 1})
+        await eventually(lambda: seen)
+        for number in (2, 3):
+            await objects.patch("one", {"spec": {"a": number}})
+        await objects.pass_fence()
+        released.set()
+        await eventually(lambda: len(seen) == 2)
+        await objects.delete("one")
+        await eventually(lambda: len(seen) == 3)
+    assert seen[1:] == [("MODIFIED", 3), ("DELETED", 3)]
+
+
+async def test_event_handlers_get_an_own_write_once(
+    run_operator: RunOperator, objects: Objects
+) -> None:
+    seen: list[Any] = []
+    webop.on.create("widgets", id="created", when=is_no_fence)(do_nothing)
+
+    @webop.on.event("widgets", id="fn", when=is_no_fence)
+    async def fn(meta: webop.Meta, **_: Any) -> None:
+        seen.append(meta["resourceVersion"])
+
+    async with run_operator():
+        first = await objects.create("one")
+        last = await objects.wait_handled("one")
+        await objects.pass_fence()
+    assert seen == [body["metadata"]["resourceVersion"] for body in (first, last)]

@@ -61,7 +61,7 @@ async def test_an_object_with_no_room_left_is_handled_on_as_if_it_had(
     webop.on.update("widgets", id="updated")(calls.noting("updated"))
     async with run_operator():
         await objects.create("a", annotations={"full": "x" * (LIMIT - len("full") - 10)})
-        await eventually(lambda: "Retrying in" in caplog.text)
+        await eventually(lambda: "A restart repeats them" in caplog.text)
         await objects.patch("a", {"spec": {"x": 1}})
         await calls.wait("a", "updated")
         await objects.change("a", {"metadata": {"annotations": {"full": None}}})

@@ -8,7 +8,7 @@ import pytest
 
 import webop
 from tests.cluster.reactor.request_counts import read_requests
-from tests.kit.operators import Kind, Objects, RunOperator, build_settings, do_nothing
+from tests.kit.operators import Kind, Objects, RunOperator, do_nothing
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
@@ -66,7 +66,7 @@ async def test_the_quick_handlers_of_a_created_object_share_one_patch(
             patch.status["more"] = {"of": "it"}
             return "result"
 
-    async with run_operator(build_settings(execution={"commit_window": 10})):
+    async with run_operator():
         for number in range(5):
             body = await objects.make(f"o{number}")
         counted = await meter.read()

@@ -267,7 +267,7 @@ async def test_a_patch_or_result_with_what_json_cannot_hold_is_lost_and_named_an
         patch.spec["d"] = (2,)
         return {200: 1}
 
-    async with run_operator(build_settings(execution={"commit_window": 0.05})):
+    async with run_operator():
         body = await objects.make("one", {"a": 1, "b": 1, "c": 1, "d": 1})
         await objects.pass_fence()
     assert body["spec"] == {"a": 1, "b": 1, "c": 1, "d": [2]}

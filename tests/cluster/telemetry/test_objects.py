@@ -15,8 +15,7 @@ import webop
 from tests.cluster.telemetry.conftest import Spans, get_id, get_parent, get_trace, is_failed, read
 from tests.kit.operators import Calls, Objects, RunOperator, build_settings, do_nothing
 
-# All is written by the cycle, not when a window ends.
-FAST = build_settings(execution={"default_backoff": 0.01, "commit_window": 5.0})
+FAST = build_settings(execution={"default_backoff": 0.01})
 
 
 async def test_all_attempts_of_a_cycle_are_one_trace_with_the_requests_inside(

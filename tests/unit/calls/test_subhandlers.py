@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -35,21 +36,23 @@ class Cycle:
         )
         self.cause: ChangeCause = build_change(self.new, old)
         self.records = Patch()
-        self.options = CallOptions(SETTINGS, commits=self)
+        self.options = CallOptions(SETTINGS, journal=self)
 
     @property
     def body(self) -> Body:
         """The object with what is to be stored on it."""
         return Body(apply_merge_patch(self.new, self.records))
 
-    def add(self, states: Mapping[str, HandlerState], patch: Patch | None, moment: float) -> None:
-        """Take over what handlers leave."""
-        progress = Progress(states)
-        progress.set_seen(states, digest_essence(self.cause.new))
-        progress.store(body=Body(self.new), patch=self.records, storage=STORAGE)
+    @property
+    def essence(self) -> Any:
+        """The state that the handlers see."""
+        return self.cause.new
 
-    async def write(self) -> None:
-        """Write nothing before the end of the attempt."""
+    def note(self, states: Mapping[str, HandlerState], patch: Patch) -> None:
+        """Take over what handlers leave."""
+        seen = digest_essence(self.essence)
+        progress = Progress({key: replace(state, seen=seen) for key, state in states.items()})
+        progress.store(body=Body(self.new), patch=self.records, storage=STORAGE)
 
     async def attempt(self) -> Outcome:
         """Call the parent once, and store what came of it on the object."""

@@ -27,6 +27,7 @@ from tests.kit.virtual_time import in_virtual_time
 from tests.kit.waiting import eventually
 from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.client.watch import ListingFinished, ListingStarted, State, watch
+from webop.client.watch_events import parse_version
 
 Fault = Callable[[FakeCluster], None]
 
@@ -526,3 +527,10 @@ async def test_a_server_that_is_away_is_not_burdened_with_lists_when_it_comes_ba
         cluster.apply("b")
         await mirror.catch_up(cluster)
         assert mirror.items.count(ListingStarted()) == 1
+
+
+def test_versions_are_numbers_where_they_can_be() -> None:
+    assert parse_version({"metadata": {"resourceVersion": "15"}}) == 15
+    assert parse_version({"metadata": {"resourceVersion": "abc"}}) == 0
+    assert parse_version({"metadata": {}}) == 0
+    assert parse_version({}) == 0

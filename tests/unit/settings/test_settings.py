@@ -120,7 +120,6 @@ def test_delays_are_numbers_or_anything_to_iterate_over(value: Any) -> None:
         ("watching", "reconnect_backoff", None),
         ("batching", "worker_limit", 0),
         ("execution", "executor", "threads"),
-        ("execution", "commit_window", -1),
         ("persistence", "progress_storage", "annotations"),
         ("networking", "request_timeout", -1),
         ("watching", "reconnect_backoff", float("nan")),
@@ -136,7 +135,6 @@ def test_delays_are_numbers_or_anything_to_iterate_over(value: Any) -> None:
         ("networking", "connect_timeout", False),
         ("networking", "request_timeout", float("inf")),
         ("admission", "replica_lifetime", float("inf")),  # no record could hold it
-        ("execution", "commit_window", True),
         ("admission", "server", webop.WebhookServer),
         ("persistence", "finalizer", ""),
         ("persistence", "prefix", None),

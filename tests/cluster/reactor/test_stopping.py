@@ -1,4 +1,4 @@
-"""What is finished is stored once, and in order, also if slower handlers are cancelled."""
+"""What is finished is stored once as the operator stops, also if slower handlers are cancelled."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ import pytest
 
 import webop
 from tests.kit.obstacles import denying
-from tests.kit.operators import Calls, Objects, RunOperator, build_settings, do_nothing
+from tests.kit.operators import Calls, Objects, RunOperator, build_settings, is_no_fence
 from tests.kit.waiting import eventually
 
-# Nothing is stored before the operator stops, which waits for nobody.
-LATE: Any = {"execution": {"commit_window": 60}, "batching": {"exit_timeout": 0.1}}
+HASTY: Any = {"batching": {"exit_timeout": 0.1}}
 
 
 async def test_a_handler_whose_patch_is_denied_is_not_called_again_after_a_stop_during_the_next(
@@ -30,11 +29,11 @@ async def test_a_handler_whose_patch_is_denied_is_not_called_again_after_a_stop_
     webop.on.create("widgets", id="second")(calls.noting("second", released))
     expression = "!has(object.metadata.labels) || !('forbidden' in object.metadata.labels)"
     async with denying(objects, expression, {"metadata": {"labels": {"forbidden": "x"}}}):
-        async with run_operator(build_settings(**LATE)):
+        async with run_operator(build_settings(**HASTY)):
             await objects.create("a")
             await calls.wait("a", "second")
         released.set()
-        async with run_operator(build_settings(**LATE)):
+        async with run_operator(build_settings(**HASTY)):
             await objects.wait_handled("a")
     assert calls.handlers("a") == ["first", "second", "second"]
 
@@ -54,7 +53,7 @@ async def test_a_handler_that_ended_while_the_api_server_was_away_is_stored_at_t
         refused.append(request)
         return httpx.Response(503, json={"kind": "Status", "code": 503})
 
-    settings = build_settings(execution={"commit_window": 0.1}, batching={"exit_timeout": 0.1})
+    settings = build_settings(**HASTY)
     with caplog.at_level("DEBUG", "webop"):
         async with run_relayed(settings, meddle=refuse_once):
             await objects.create("a")
@@ -69,7 +68,7 @@ async def test_the_exit_takes_no_longer_than_its_timeout_and_five_seconds_if_the
     run_relayed: RunOperator, objects: Objects, calls: Calls, caplog: pytest.LogCaptureFixture
 ) -> None:
     hanging, never = asyncio.Event(), asyncio.Event()
-    webop.on.create("widgets", id="first")(do_nothing)
+    webop.on.create("widgets", id="first")(calls.noting("first", hanging))
 
     @webop.on.create("widgets", id="second")
     async def second(name: str, **kwargs: Any) -> None:
@@ -88,13 +87,16 @@ async def test_the_exit_takes_no_longer_than_its_timeout_and_five_seconds_if_the
         return None
 
     requests: list[httpx.Request] = []
-    settings = build_settings(execution={"commit_window": 60}, batching={"exit_timeout": 1})
+    names = ("writes-already", "is-cancelled", "is-cancelled-as-its-daemon-writes")
+    settings = build_settings(batching={"exit_timeout": 1})
     loop = asyncio.get_running_loop()
     async with run_relayed(settings, meddle=hang) as running:
-        for name in ("writes-already", "is-cancelled", "is-cancelled-as-its-daemon-writes"):
+        for name in names:
             await objects.create(name, labels={"daemon": "yes"} if "daemon" in name else {})
-            await calls.wait(name)
+            await calls.wait(name, "first")
         hanging.set()
+        for name in names:
+            await calls.wait(name, "second")
         began = loop.time()
         await running.stop()
         duration = loop.time() - began
@@ -102,3 +104,22 @@ async def test_the_exit_takes_no_longer_than_its_timeout_and_five_seconds_if_the
     assert len(requests) >= 3, "all have tried to write"
     assert duration < 6.5
     assert "swallow" not in caplog.text, "the handlers are not to blame"
+
+
+@pytest.mark.feature("CFG-21", "CON-04")
+async def test_a_handler_that_runs_as_the_operator_stops_ends_and_is_not_called_again(
+    run_operator: RunOperator, objects: Objects, calls: Calls
+) -> None:
+    @webop.on.create("widgets", id="fn", when=is_no_fence)
+    async def fn(**kwargs: Any) -> None:
+        calls.note("begun", kwargs)
+        await asyncio.sleep(0.5)
+        calls.note("ended", kwargs)
+
+    async with run_operator():
+        await objects.create("one")
+        await calls.wait("one")
+    async with run_operator():
+        await objects.wait_handled("one")
+        await objects.pass_fence()
+    assert calls.handlers("one") == ["begun", "ended"]
