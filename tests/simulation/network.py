@@ -105,7 +105,6 @@ class Network:
         rng: random.Random,
         on_request: Callable[[Sender, servers.Request], None],
         on_impatience: Callable[[str, str, str, float, float, bool], None],
-        on_answer: Callable[[Sender, servers.Request, servers.Response], None],
     ) -> None:
         self.faults: list[Fault] = []
         self.policies: list[Fault] = []
@@ -114,7 +113,6 @@ class Network:
         self._rng = rng
         self._on_request = on_request
         self._on_impatience = on_impatience
-        self._on_answer = on_answer
         # By process, method and path, since when, until when and for what it was refused.
         self._pauses: dict[tuple[str, str, str], tuple[float, float, set[str]]] = {}
         self._patched: dict[tuple[str, str], float] = {}  # the last time
@@ -221,8 +219,6 @@ class Network:
         waiter: asyncio.Future[Any],
         answer: servers.Response,
     ) -> None:
-        if not waiter.done():
-            self._on_answer(sender, sent, answer)
         succeed(waiter, _build_answer(answer))
 
     def _lose(

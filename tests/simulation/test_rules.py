@@ -232,7 +232,7 @@ CALLS = (
     tell("", "after a kill", call_twice, is_other=True, fate="killed", plan=LEASE),
     tell("", "by a replica that knows of no Lease", call_twice, is_other=True,
          plan={**LEASE, **UNLOCKED}),
-    tell("repetition", "of what the API server has said to be gone", call_for_the_past, pause=0.5,
+    tell("", "of what the API server has said to be gone", call_for_the_past, pause=0.5,
          is_deleted=True, is_told=True, plan=ALONE),
     tell("", "of what has changed, after a patch", call_for_the_past, pause=0.5, is_told=True,
          plan=ALONE),

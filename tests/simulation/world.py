@@ -128,7 +128,6 @@ class World:
             self.rng,
             self._note_request,
             self.judge.judge_impatience,
-            self.judge.freshness.note_answer,
         )
         self.calls: list[Call] = []
         self.replicas: list[ReplicaProcess | None] = [None] * plan.replicas
