@@ -40,8 +40,6 @@ Json = dict[str, Any]
 PREFIX = "kopf.zalando.org"
 DIFFBASE = f"{PREFIX}/last-handled-configuration"
 FINALIZER = f"{PREFIX}/KopfFinalizerMarker"
-SELECTED = f"{PREFIX}/selected-KopfFinalizerMarker"
-"""With selectors: the labels with which an object got the finalizer."""
 
 CRDS = Resource(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", kind="CustomResourceDefinition"
@@ -285,11 +283,10 @@ def get_annotations(body: Json) -> Json:
 
 def get_progress(body: Json) -> Json:
     """Return the texts of the progress records of an object by the ids of handlers."""
-    others = (DIFFBASE, SELECTED)
     return {
         key.removeprefix(f"{PREFIX}/"): text
         for key, text in get_annotations(body).items()
-        if key.startswith(f"{PREFIX}/") and key not in others
+        if key.startswith(f"{PREFIX}/") and key != DIFFBASE
     }
 
 

@@ -47,21 +47,20 @@ async def handle(ctx: ResourceContext, obj: Entry, decision: Decision) -> float 
     progress = Progress.restore(decision.handlers, decision.states, purpose=cause.reason.value)
     for key in progress.keys() & decision.again:
         progress.restart(key)
-    epoch, journal = stream.epoch, _Journal(ctx, obj, cause)
+    epoch, journal, status = stream.epoch, _Journal(ctx, obj, cause), obj.open_status()
     options = CallOptions(
         ctx.operator.settings,
         lifecycle=ctx.operator.lifecycle,
         journal=journal,
         on_late=journal.write_late,
         counters=ctx.operator.counters,
-        status=obj.open_status(),
+        status=status,
         may_continue=lambda: (
             not (stream.is_stopped or obj.is_gone or obj.is_dirty) and stream.epoch == epoch
         ),
     )
-    failures = obj.open_status().failures
-    for key in failures.keys() - progress.keys() - obj.daemons.keys() - obj.reconcilers.keys():
-        del failures[key]  # of a handler that no longer matches
+    for key in status.failures.keys() - {*progress, *obj.daemons, *obj.reconcilers}:
+        del status.failures[key]  # of a handler that no longer matches
     if ctx.operator.settings.execution.retry_on_change:
         _hurry(ctx, obj, cause, progress)
     try:
@@ -177,8 +176,7 @@ class _Journal:
 
     def restore(self) -> None:
         """Undo changes that the handlers have made in place."""
-        self._ctx.restore(self._obj, self._snapshot)
-        raw = self._snapshot.restore()
+        raw = self._ctx.restore(self._obj, self._snapshot)
         if raw is not self._snapshot.document:
             self._cause.new = self._ctx.build_essence(Body(raw))
 
@@ -220,7 +218,8 @@ def _conclude(
         if any(has_missed(ctx, key, state, essence) for key, state in states):
             handled = {key: {} for key, part in cause.new.items() if is_mapping(part)}
     journal.ended.clear()
-    patch, body = purge(ctx, {**decision.states, **progress}, journal.view), journal.view
+    body = journal.view
+    patch = purge(ctx, {**decision.states, **progress}, body)
     if cause.old != handled:
         storage = ctx.operator.settings.persistence.diffbase_storage
         storage.store(body=body, patch=patch, essence=handled)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -319,17 +319,12 @@ class Daemon:
 
 
 def start(
-    ctx: ResourceContext,
-    obj: Entry,
-    raw: dict[str, Any],
-    handler: BackgroundHandler,
-    *,
-    spawn: Callable[..., asyncio.Task[None]],
+    ctx: ResourceContext, obj: Entry, raw: Mapping[str, Any], handler: BackgroundHandler
 ) -> None:
     """Start a daemon or a timer for an object, in the task group of its stream."""
     if obj.view is None or not obj.daemons:
         obj.show(clone(raw))
     daemon = Daemon(ctx, obj, handler)
     obj.daemons = {**obj.daemons, handler.id: daemon}
-    daemon.task = spawn(daemon.run(), name=f"{handler.id} of {obj}")
+    daemon.task = obj.stream.spawn(daemon.run(), name=f"{handler.id} of {obj}")
     daemon.task.add_done_callback(daemon.end)

@@ -64,11 +64,6 @@ class WorkQueue:
         self._numbers = itertools.count()
 
     @property
-    def has_ready(self) -> bool:
-        """Whether an object waits in a lane."""
-        return bool(self._live or self._listed)
-
-    @property
     def next_due(self) -> float | None:
         """When the next object is due, by the clock; None if none is."""
         while self._due and self._due[0][2].due != self._due[0][0]:

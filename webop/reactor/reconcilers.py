@@ -118,7 +118,7 @@ async def _call(ctx: ResourceContext, obj: Entry, handler: ReconcileHandler) -> 
     state = HandlerState(now(), retries=known.failures)
     outcome = await attempt(handler, cause, state, options)
     ctx.workers.note_end(obj)
-    ctx.restore(obj, snapshot)
+    raw = ctx.restore(obj, snapshot)
     if isinstance(asked := outcome.result, Again):
         log.debug("%s waits: %s Again in %s s.", handler, asked.reason, format_pause(asked.after))
         known.due = loop.time() + asked.after
@@ -135,7 +135,7 @@ async def _call(ctx: ResourceContext, obj: Entry, handler: ReconcileHandler) -> 
         known.skipped = obj.version, patch
         patch = Patch(fns=patch.fns)  # the writer leaves out those that change nothing
     if patch:
-        wanted = Body(apply_merge_patch(snapshot.restore() or {}, patch))
+        wanted = Body(apply_merge_patch(raw, patch))
         take(ctx, obj, patch)
         await write(ctx, obj)
         now_is = Body(ctx.workers.bodies.load(obj) or {})

@@ -49,10 +49,12 @@ class ResourceContext:
         """Return an object as handlers get it: with only its metadata, if that is enough."""
         return cut_object(raw, self.resource) if self.is_partial else raw
 
-    def restore(self, obj: Entry, snapshot: Snapshot) -> None:
-        """Undo changes that handlers made in place, if the state is still the newest one."""
+    def restore(self, obj: Entry, snapshot: Snapshot) -> dict[str, Any]:
+        """Undo changes that handlers made in place; return the state without them."""
+        raw: dict[str, Any] = snapshot.restore()
         if obj.body is snapshot.document:
-            self.workers.bodies.keep(obj, snapshot.restore())
+            self.workers.bodies.keep(obj, raw)
+        return raw
 
     def has_left(self, obj: Entry) -> bool:
         """Return whether an object seems deleted, but has left the selectors of the watch.

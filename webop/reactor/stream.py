@@ -13,7 +13,6 @@ import logging
 import time
 from collections.abc import Coroutine, KeysView
 from dataclasses import replace
-from functools import partial
 from typing import Any, Final
 
 from webop.aio.cancellation import WorkerGroup
@@ -96,8 +95,7 @@ class Stream:
         self._quiet = asyncio.Event()  # set while there are no turns
         self._group = WorkerGroup()
         self._watching: asyncio.Task[None] | None = None
-        context = contextvars.copy_context()
-        self._spawn = partial(ctx.operator.pausing.spawn, self._group, context)
+        self._context = contextvars.copy_context()
         if not gate.is_open:
             gate.subscribe(self._open)
 
@@ -133,7 +131,7 @@ class Stream:
 
     def spawn(self, work: Coroutine[Any, Any, Any], *, name: str) -> asyncio.Task[Any]:
         """Start a task that works on an object."""
-        return self._spawn(work, name=name)
+        return self.ctx.operator.pausing.spawn(self._group, self._context, work, name=name)
 
     # Its life
 
@@ -278,7 +276,7 @@ class Stream:
 
     def accept(self, event_type: RawEventType, raw: dict[str, Any]) -> None:
         """Accept a listed object (type None) or an event of the watch."""
-        uid, handlers = get_uid(raw), self.handlers
+        uid, version, handlers = get_uid(raw), parse_version(raw), self.handlers
         if handlers.children:
             self._note_child(event_type, raw)
         obj = self._objects.get(uid)
@@ -289,16 +287,15 @@ class Stream:
             # Objects that change during the list arrive as MODIFIED.
             is_old = event_type in {None, "MODIFIED"} and self._is_resuming
             obj.must_resume = self.is_paused or is_old
-        is_awaited, is_news = obj.listed < self.needed, self._is_news(obj, event_type, raw)
+        is_news = obj.listed < self.needed or self._is_news(obj, event_type, version)
         obj.listed = self.listing
-        is_news |= is_awaited
-        if handlers.events and (is_news or parse_version(raw) == obj.version != obj.shown):
+        if handlers.events and (is_news or version == obj.version != obj.shown):
             # Handlers that have got an object get its deletion, also after a pause.
             obj.must_show |= not self.is_stopped or (
                 event_type == "DELETED" and obj.shown is not None
             )
         if is_news:
-            self._take(obj, event_type, raw)
+            self._take(obj, event_type, raw, version)
         elif obj.must_show and not obj.is_gone:  # an own write comes back as an event
             obj.event_type = event_type
             if obj.body is None:
@@ -317,26 +314,26 @@ class Stream:
         if obj.is_gone or not (version > obj.version or (not version and raw != obj.body)):
             return
         obj.listed = max(obj.listed, self.listing - 0.5)
-        self._take(obj, "MODIFIED", raw)
+        self._take(obj, "MODIFIED", raw, version)
         self.wake(obj)
 
-    def _is_news(self, obj: Entry, event_type: RawEventType, raw: dict[str, Any]) -> bool:
+    def _is_news(self, obj: Entry, event_type: RawEventType, version: int) -> bool:
         """Return whether a state is newer than the known one; own patches come back as events.
 
         A listed state is accepted even if it is older, as after a restored backup, unless webop
         has written the object since the list began.
         """
-        version = parse_version(raw)
         if event_type == "DELETED" or not version or version > obj.version:
             return True
         is_unseen = obj.listed <= self.listing - 1
         return event_type is None and (obj.is_gone or (version < obj.version and is_unseen))
 
-    def _take(self, obj: Entry, event_type: RawEventType, raw: dict[str, Any]) -> None:
+    def _take(
+        self, obj: Entry, event_type: RawEventType, raw: dict[str, Any], version: int
+    ) -> None:
         """Take over a newer state of an object."""
-        workers = self.ctx.workers
-        obj.event_type, obj.version = event_type, parse_version(raw)
-        workers.bodies.keep(obj, raw)
+        obj.event_type, obj.version = event_type, version
+        self.ctx.workers.bodies.keep(obj, raw)
         if obj.is_gone:
             self._end(obj)
             return
@@ -486,14 +483,12 @@ class Stream:
         self._is_ending = True
         loop = asyncio.get_running_loop()
         deadline = loop.time() + DAEMONS_TIMEOUT
-        queue, bodies = self.ctx.workers.queue, self.ctx.workers.bodies
+        queue = self.ctx.workers.queue
         for obj in self._objects.values():
             if obj.state is not State.RUNNING:  # other streams use the same queue
                 queue.remove(obj)
                 if not self.is_paused:  # else the pause has done so
                     self._write_last(obj)
-                elif isinstance(obj.body, bytes):
-                    bodies.keep(obj, None)
         queue.unhold(self)
         self._stop_daemons(reason)
         if self._turns:
@@ -519,6 +514,8 @@ class Stream:
                 DAEMONS_TIMEOUT,
                 join_names([*map(str, hung)], _NAMED),
             )
+        for obj in self._objects.values():  # they share a limit with those of other streams
+            self.ctx.workers.bodies.keep(obj, None)
         return max(1.0, since + DAEMONS_TIMEOUT - loop.time()) if late else DAEMONS_TIMEOUT
 
     def _stop_daemons(self, reason: DaemonStoppingReason) -> list[asyncio.Task[None]]:

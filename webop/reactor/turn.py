@@ -57,8 +57,6 @@ async def take_turn(ctx: ResourceContext, obj: Entry) -> Result:
     """Do what must be done about the newest state of an object; return when its next turn is."""
     try:
         result = await _take_turn(ctx, obj)
-    except asyncio.CancelledError:
-        raise
     except Exception as exc:  # noqa: BLE001  one object must not stop the others
         pause(ctx, obj, exc)
         result = _wait(obj)
@@ -158,7 +156,7 @@ async def _carry_out(ctx: ResourceContext, obj: Entry, decision: Decision) -> fl
         _report_misfit(ctx, obj, cause, str(decision.misfit))
         return None
     for handler in decision.spawned:
-        daemons.start(ctx, obj, dict(cause.body.raw), handler, spawn=obj.stream.spawn)
+        daemons.start(ctx, obj, cause.body.raw, handler)
     if decision.has_changes:
         status = obj.open_status()
         with open_span(_describe, cause, status.trace) or NOT_TRACED as span:

@@ -106,10 +106,6 @@ class Workers:
         """Record that functions of the user have ended."""
         self._late.discard(obj)
 
-    async def end(self, timeout: float) -> None:
-        """Cancel the workers: their queue is empty."""
-        await self._group.end(timeout)
-
     @property
     def _may_start(self) -> bool:
         is_allowed = self._limit is None or self._count < self._limit

@@ -107,16 +107,12 @@ def is_pausing(obj: Entry) -> bool:
     return obj.not_before > 0 and asyncio.get_running_loop().time() < obj.not_before
 
 
-def pause(ctx: ResourceContext, obj: Entry, exc: Exception) -> float | None:
-    """Begin the pause of an object after a failure; return its seconds, None for no retry.
-
-    It has its turn again after it.
-    """
+def pause(ctx: ResourceContext, obj: Entry, exc: Exception) -> None:
+    """Begin the pause of an object after a failure; it has its turn again after it."""
     level = ctx.workers.reports.choose_level("away")
     delay = fail(obj, exc, ctx.operator.settings, level, ctx.refer_to(obj))
     if delay is not None:
         obj.stream.wake(obj, after=delay)
-    return delay
 
 
 async def set_finalizer(ctx: ResourceContext, obj: Entry, *, is_wanted: bool) -> Json | None:
