@@ -29,6 +29,7 @@ async def test_a_daemon_lives_as_long_as_its_object(
     run_operator: RunOperator, objects: Objects, calls: Calls, *, is_sync: bool
 ) -> None:
     flags: dict[str | None, webop.DaemonStopped] = {}
+    looping: set[str] = set()
 
     def begin(stopped: webop.DaemonStopped, kwargs: Any) -> None:
         assert isinstance(stopped, webop.SyncDaemonStopperChecker) is is_sync
@@ -42,6 +43,7 @@ async def test_a_daemon_lives_as_long_as_its_object(
     def run_sync(stopped: webop.DaemonStopped, **kwargs: Any) -> None:
         begin(stopped, kwargs)
         assert not stopped.wait(0.01)
+        looping.add(kwargs["name"])
         while not stopped:
             stopped.wait(100)
         calls.note("ended", kwargs)
@@ -49,6 +51,7 @@ async def test_a_daemon_lives_as_long_as_its_object(
     async def run_async(stopped: webop.DaemonStopped, **kwargs: Any) -> None:
         begin(stopped, kwargs)
         assert not await stopped.wait(0.01)
+        looping.add(kwargs["name"])
         while not stopped:
             await stopped.wait(100)
         calls.note("ended", kwargs)
@@ -59,6 +62,7 @@ async def test_a_daemon_lives_as_long_as_its_object(
             await objects.create(name)
             await calls.wait(name)
             assert has_finalizer(await objects.get(name))
+        await eventually(lambda: looping == {"one", "two"}, "both have waited in vain")
         began = time.monotonic()
         await objects.remove("one")
         assert time.monotonic() - began < 3  # at once, not at the next poll
