@@ -18,6 +18,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from webop import client, lifecycles, on
+from webop.aio.clock import now
 from webop.calls.subhandlers import execute
 from webop.client.auth.logins import (
     login_via_async_client,
@@ -27,7 +28,7 @@ from webop.client.auth.logins import (
     login_with_service_account,
 )
 from webop.client.auth.vault import AiohttpSession, ConnectionInfo, Vault
-from webop.context.children import Children, SyncChildren
+from webop.context.children import Applied, Children, SyncChildren
 from webop.context.indexes import Index, Store
 from webop.context.memos import Memo
 from webop.errors import (
@@ -83,6 +84,7 @@ from webop.models.cel_rules import (
     ListKeys,
     Nullable,
     Quantity,
+    Schemaless,
     Unique,
 )
 from webop.models.model import Column, Metadata, Model, OneOf, Scale, Struct, resource
@@ -216,6 +218,7 @@ __all__ = [
     "Annotations",
     "AnnotationsDiffBaseStorage",
     "AnnotationsProgressStorage",
+    "Applied",
     "AsyncClient",
     "AsyncDaemonStopperChecker",
     "Atomic",
@@ -282,6 +285,7 @@ __all__ = [
     "Rule",
     "SSLPeer",
     "Scale",
+    "Schemaless",
     "SmartProgressStorage",
     "Spec",
     "Status",
@@ -340,6 +344,7 @@ __all__ = [
     "login_with_service_account",
     "none_",
     "not_",
+    "now",
     "on",
     "operator",
     "reconcile",

@@ -36,7 +36,7 @@ from webop.kopf_alias import alias_kopf
 from webop.lifecycles import LifeCycleFn
 from webop.logs import configure
 from webop.monitoring.status_page import HEADERS, Page
-from webop.reactor.namespace_patterns import NamespacePattern
+from webop.objects.namespace_patterns import NamespacePattern
 from webop.reactor.observer import Scope as NamespaceScope
 from webop.runtime import workers
 from webop.runtime.loading import guess_name, load_sources, to_list
@@ -304,7 +304,9 @@ class OperatorApp:
         if path != page.report_path:
             content, kind = page.read(path)
             return Response(content, headers={**HEADERS, "content-type": kind})
-        report = await self._share("report", page.build_report)
+        wanted = request.query_params.get("object", "")
+        build = partial(page.build_report, wanted)
+        report = await (build() if wanted else self._share("report", build))
         return Response(orjson.dumps(report), headers=HEADERS, media_type="application/json")
 
     async def _share(self, what: str, build: Callable[[], Awaitable[T]]) -> T:

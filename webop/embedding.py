@@ -30,7 +30,7 @@ from webop.lifecycles import LifeCycleFn
 from webop.logs.terminal import find_formatter
 from webop.monitoring.banner import showing_banner
 from webop.monitoring.status_page import Page, is_loopback
-from webop.reactor.namespace_patterns import NamespacePattern
+from webop.objects.namespace_patterns import NamespacePattern
 from webop.reactor.observer import Scope
 from webop.runtime.loading import to_list
 from webop.runtime.operator import Operator, OperatorOptions

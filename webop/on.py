@@ -91,6 +91,7 @@ __all__ = [
     "validate",
 ]
 
+_OWN_INTERVAL = 1.0  # seconds between calls that a reconciler leads to by its own writes
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -401,6 +402,8 @@ def reconcile(*resource: ResourcePart, **options: Unpack[ReconcileOptions]) -> C
         TypeError: an option is unknown or wrong.
     """
     parsed = parse_options("reconcilers", options, ReconcileOptions)
+    if parsed.get("own_writes"):
+        parsed.setdefault("min_interval", _OWN_INTERVAL)
     name, registry = parsed.pop("id", None), parsed.pop("registry", None)
     if resource and is_handler(resource[0]):
         raise TypeError(
@@ -411,9 +414,11 @@ def reconcile(*resource: ResourcePart, **options: Unpack[ReconcileOptions]) -> C
     watches = {_select_kind(kind): fn for kind, fn in parsed.pop("watches", {}).items()}
     owns = tuple(map(_select_kind, parsed.pop("owns", ())))
     reads = tuple(map(_select_kind, parsed.pop("reads", ())))
+    kept = tuple(map(_select_kind, parsed.pop("accumulates", ())))
     former = tuple(map(_select_kind, parsed.pop("formerly_owns", ())))
-    if others := [str(one) for one in reads if one not in owns]:
-        raise TypeError(f"reads= has {others[0]}, which is not in owns=.")
+    for option, kinds in (("reads", reads), ("accumulates", kept)):
+        if others := [str(one) for one in kinds if one not in owns]:
+            raise TypeError(f"{option}= has {others[0]}, which is not in owns=.")
     if others := [str(one) for one in former if one in owns]:
         raise TypeError(f"formerly_owns= has {others[0]}, which is in owns=.")
     for one in (*owns, *former, *watches):
@@ -424,8 +429,9 @@ def reconcile(*resource: ResourcePart, **options: Unpack[ReconcileOptions]) -> C
         check_signature(fn, ReconcileHandler)
         full_id = build_id(fn, id=name)
         typed: dict[str, Any] = {"model": model, "arguments": parse_arguments(fn, model)}
-        kinds: dict[str, Any] = {"owns": owns, "reads": reads, "formerly_owns": former}
-        mine = ReconcileHandler(id=full_id, fn=fn, selector=selector, **kinds, **typed, **parsed)
+        chosen = {"owns": owns, "reads": reads, "accumulates": kept, "formerly_owns": former}
+        more = {**chosen, **typed, **parsed}
+        mine = ReconcileHandler(id=full_id, fn=fn, selector=selector, **more)
         _append(mine, registry)
         for kind in (*owns, *former):
             key = f"{full_id}/{kind}"

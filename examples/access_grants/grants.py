@@ -112,7 +112,7 @@ async def open_access(
         patch.status["phase"] = "Refused"
         raise
     end = compute_end(meta, spec)
-    if end <= dt.datetime.now(dt.UTC):  # it expired while the operator was stopped
+    if end <= webop.now():  # it expired while the operator was stopped
         await delete_binding(client, meta)
         patch.status["phase"] = "Over"
         return
@@ -139,7 +139,7 @@ async def close_in_time(
     """Delete the RoleBinding when the grant has expired or has become invalid."""
     if status.get("phase") != "Open":
         return
-    if find_objection(spec) is not None or compute_end(meta, spec) <= dt.datetime.now(dt.UTC):
+    if find_objection(spec) is not None or compute_end(meta, spec) <= webop.now():
         await delete_binding(client, meta)
         patch.status["phase"] = "Over"
         logger.info("The access of %s has ended.", spec["user"])

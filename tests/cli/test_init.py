@@ -154,11 +154,21 @@ def test_a_new_operator_is_deployed_by_the_commands_of_its_readme(
     assert order["status"]["conditions"][0]["reason"] == "Published"
 
 
+def test_a_new_operator_with_classes_of_built_in_kinds_passes_its_tests(machine: Machine) -> None:
+    machine.run("webop", "init", "typed", "--with-builtins")
+    machine.install("-e", ".[test]", folder="typed")
+    assert "= ConfigMap(" in (machine.folder / "typed" / "typed" / "handlers.py").read_text()
+    assert "6 passed" in machine.run("pytest", "-W", "error", folder="typed")
+
+
+@pytest.mark.parametrize("options", [(), ("--with-builtins",)])
 @pytest.mark.parametrize(
     ("name", "kind"), [("shop", "Order"), (f"a-{'long-' * 7}nam", f"A{'Long' * 9}Kin")]
 )
-def test_the_code_of_a_new_operator_passes_the_linters(name: str, kind: str, here: Path) -> None:
-    result = invoke("init", name, "--kind", kind)
+def test_the_code_of_a_new_operator_passes_the_linters(
+    name: str, kind: str, options: tuple[str, ...], here: Path
+) -> None:
+    result = invoke("init", name, "--kind", kind, *options)
     assert result.exit_code == 0, result.output
     ruff = Path(sys.executable).with_name("ruff")
     commands: list[tuple[str, ...]] = [

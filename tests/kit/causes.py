@@ -67,7 +67,7 @@ def _describe(body: Body) -> Json:
     """Return what all causes have."""
     return {
         "logger": logging.getLogger("test"),
-        "memo": Memo(),
+        "recall": Memo,
         "resource": RESOURCE,
         "body": body,
         "patch": Patch(body=body),

@@ -48,6 +48,8 @@ class HTTPXTransport:
 class HTTPXAnswer:
     """A response of httpx as an answer."""
 
+    is_complete = False
+
     def __init__(self, response: httpx.Response) -> None:
         self.status = response.status_code
         self.headers = {name.lower(): value for name, value in response.headers.raw}

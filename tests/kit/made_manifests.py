@@ -20,7 +20,7 @@ _EXAMPLES = _ROOT / "examples"
 
 _SHOWN = (
     *("access_grants", "policy_server", "secret_replicator", "database_per_tenant"),
-    "typed_operator",
+    *("cronjob", "typed_operator"),
 )
 
 #: The folders that commands run in, by the files with their output.

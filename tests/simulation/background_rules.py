@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import webop
+from tests.simulation.network import HANGING
 from tests.simulation.patience import AFTERMATH, NOTICE, PROMPTNESS, RECOVERY, SILENCE
 from tests.simulation.plans import HandlerPlan
 from tests.simulation.replicas import (
@@ -98,7 +99,11 @@ class BackgroundJudge:
 
     def _judge_lateness(self, call: Call, last: Call, due: float) -> None:
         """They come in time; those with a sharp interval come at its multiples."""
-        since = last.begin - RECOVERY
+        settings, steps = self._world.plan.settings, self._world.plan.steps
+        is_hanging = any(step.fault is not None and step.fault.kind in HANGING for step in steps)
+        # A write waits for the one before it, which can hang until its timeout.
+        hung = settings.get("networking", {}).get("request_timeout", 0.0) if is_hanging else 0.0
+        since = last.begin - max(RECOVERY, hung)
         is_disturbed = self._world.was_disturbed(since, call.begin, ignored="start")
         if is_disturbed or self._world.peers.is_anybody_known:
             return
@@ -143,7 +148,8 @@ class BackgroundJudge:
         """Handlers see indexes that are complete, or have nothing of the kind yet.
 
         A running handler goes on, with its sub-handlers, while a new index is filled. So do timers,
-        and the other handlers of the event that is being shown.
+        and the other handlers of the event that is being shown. What a new index gets of an object
+        with a running handler comes at its next turn, soon after its end.
         With a ``worker_limit``, an object can wait for its turn, also to be indexed.
         """
         if process.is_dead or "/" in handler or self._world.plan.worker_limit is not None:
@@ -159,11 +165,16 @@ class BackgroundJudge:
         if self._judge.had_faults() or len(changes) > 1:  # they break its watch again and again
             return
         objects = self._world.cluster.get_objects(f"{PLURAL}.{GROUP}").values()
+        calls = self._world.calls
+        ended = now - NOTICE
+        mine = (call for call in calls if call.process is process)
+        running = {call.uid for call in mine if call.end is None or call.end > ended}
         # One state is indexed after the other, and handlers make some of each object.
         indexing = 4 * process.indexing
         known = {
             body["metadata"]["name"]
             for body in objects
+            if body["metadata"]["uid"] not in running
             if self._judge.touched[body["metadata"]["uid"]] < now - NOTICE - indexing * len(objects)
         }
         for plan in process.handlers:

@@ -142,7 +142,10 @@ class CalmJudge:
         annotations = meta.get("annotations", {})
         plans = [plan for plan in self._world.handlers if self._judge.wants(plan, body)]
         problems = []
-        is_overwritten = self._judge.is_overwritten(uid)
+        calls = (c for c in self._world.calls if c.uid == uid and c.plan.kind in STATE_KINDS)
+        # Denied records are written with the next change only.
+        is_denied = self.can_be_denied(max((call.begin for call in calls), default=0.0))
+        is_overwritten = is_denied or self._judge.is_overwritten(uid)
         if any(plan.kind in STATE_KINDS for plan in plans) and not is_overwritten:
             problems += self._list_missed(name, body)
         known = {plan.id for plan in self._world.handlers}  # the records of others are not ours
@@ -185,10 +188,11 @@ class CalmJudge:
     def may_be_lost(self, call: Call) -> bool:
         """Tell whether an outcome may not be known to the last process.
 
-        The one that called the handler may not have been able to write it before its end; or it has
-        lost its credentials and, with a Lease, others could go on.
+        The one that called the handler may not have been able to write it before its end, or the
+        API server has denied the record; or it has lost its credentials and, with a Lease, others
+        could go on.
         """
-        if self._judge.is_left(call):
+        if self._judge.is_left(call) or self.can_be_denied(call.begin):
             return True
         world, ended_at = self._world, call.process.ended_at
         if ended_at is None and call.process.is_stopping:
@@ -348,7 +352,7 @@ class CalmJudge:
         notes = {**body.get("status", {}), **body["metadata"].get("labels", {})}
         is_done = plan.kind not in BACKGROUND_KINDS and call.outcome == "ok"
         is_done &= call.reason != "DELETED"  # of events: their patches are dropped
-        return is_done and key not in notes and not self._can_be_denied(call.begin)
+        return is_done and key not in notes and not self.can_be_denied(call.begin)
 
     def _list_lost_values(self, bodies: Json) -> list[str]:
         """The values of timers and daemons are on the objects, or newer ones."""
@@ -359,7 +363,7 @@ class CalmJudge:
         for (identity, uid, key), known in self._judge.values.items():
             before = self._world.loop.time() - LATENESS
             at, value = max((pair for pair in known if pair[0] < before), default=(0.0, 0))
-            is_ours = identity in running and uid in bodies and not self._can_be_denied(at)
+            is_ours = identity in running and uid in bodies and not self.can_be_denied(at)
             is_ours = is_ours and not self._waits_for_next_call(identity, key, bodies[uid])
             if is_ours and bodies[uid].get("status", {}).get(key, 0) < value:
                 problems.append(f"loss: {key} of {uid}, {value} since {at:.3f}")
@@ -375,7 +379,7 @@ class CalmJudge:
         is_stopped = last.outcome not in FINAL or not self._judge.wants(last.plan, body)
         return is_stopped or last.plan.idle is not None
 
-    def _can_be_denied(self, since: float) -> bool:
+    def can_be_denied(self, since: float) -> bool:
         """Tell whether the API server can have dropped a patch since some time."""
         return any(
             (step.kind == "alter" and self._judge.is_noticed_after(step.at, since))

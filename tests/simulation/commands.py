@@ -27,15 +27,6 @@ KEPT = Path(__file__).with_name("kept")
 _REPORT = 5.0  # seconds between lines of progress
 _SECONDS = 60  # the duration of a run
 
-_MANY = ("first", "count", "seconds", "keep_going", "no_shrink")
-_USELESS = {  # in each mode: options that would have no effect
-    "seed": _MANY,
-    "plan": (*_MANY, "theme"),
-    "kept": (*_MANY, "theme", "shrink", "logs"),
-    "mutants": ("mutant", "seconds", "keep_going", "no_shrink", "shrink", "logs"),
-    "": ("shrink", "logs"),
-}
-
 
 class _PlanError(Exception):
     """A file has no history that this version can run."""
@@ -105,23 +96,11 @@ def main() -> int:
         warnings.simplefilter("ignore")
         sys.unraisablehook = lambda _: None
         return 130
-    except BrokenPipeError:  # of "| head", for example: nobody reads the rest
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
 
 
 def _find_mistake(options: argparse.Namespace) -> str:
-    """Say what is wrong with the options together; take the mutant of the environment."""
-    values = vars(options)
-    given = {name for name in values if values[name] is not None and values[name] is not False}
-    mode = next((mode for mode in _USELESS if mode in given), "")
-    for name in _USELESS[mode]:
-        if name in given:
-            where = f"with --{mode}" if mode else "without --seed or --plan"
-            return f"--{name.replace('_', '-')} does nothing {where}"
-    if {"count", "seconds"} <= given:
-        return "--seconds does nothing with --count"
-    if options.mutant is None and mode != "mutants":
+    """Say what is wrong with the mutants; take that of the environment."""
+    if options.mutant is None and options.mutants is None:
         options.mutant = os.environ.get("WEBOP_MUTANT")
     if options.mutant and options.mutant not in mutants.MUTANTS:
         return f"WEBOP_MUTANT: {options.mutant!r} is not in tests/simulation/mutants.toml"

@@ -56,7 +56,7 @@ Json = dict[str, Any]
 
 _DELAYING = {"slow", "late", "hung", "silent"}  # faults of requests
 _EXIT = 2.0  # seconds for calls of a process that stops (settings.batching.exit_timeout)
-_BELATED_CALLS = 1  # an older event can come after the deletion
+_BELATED_CALLS = 2  # a retry before any write fails, and one as an older event comes after that
 
 
 def _get_aftermath(step: Step) -> float:
@@ -256,6 +256,8 @@ class Judge:
         # So do leaders beside each other.
         knows_other = mode != "lease" or is_same or self.leadership.is_exclusive
         is_disturbed |= not knows_other
+        # A pause forgets records that are denied.
+        is_disturbed |= is_same and self.calm.can_be_denied(last.begin)
         if not is_disturbed or (is_same and mode == "alone"):
             if last.outcome in FINAL and call.reason != "resume":
                 self.complain(f"repetition: {call} after {last}")
@@ -277,8 +279,11 @@ class Judge:
         return self.world.loop.time() - began > last.plan.timeout and not record
 
     def _judge_belated(self, call: Call, last: Call) -> None:
-        """A process can learn late that an object is gone, but not later than by its own writes."""
-        if last.process is not call.process:
+        """A process can learn late that an object is gone, but not later than by its own writes.
+
+        Records that were denied are not sent again.
+        """
+        if last.process is not call.process or self.calm.can_be_denied(last.begin):
             return
         key = call.process.identity, call.handler, call.uid, call.essence
         self._belated_calls[key] += 1

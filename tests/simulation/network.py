@@ -261,6 +261,8 @@ class SimulatedTransport:
 
 
 class WatchAnswer:
+    is_complete = False
+
     def __init__(self, network: Network, path: str, watch: servers.Watch) -> None:
         self.status = 200
         self.headers: Mapping[bytes, bytes] = _JSON
@@ -328,6 +330,8 @@ class WatchAnswer:
 
 
 class _ContentAnswer:
+    is_complete = True
+
     def __init__(self, status: int, headers: Mapping[bytes, bytes], content: bytes) -> None:
         self.status = status
         self.headers = headers

@@ -191,7 +191,20 @@ class Plan:
 
 
 def dump(plan: Plan) -> str:
-    return json.dumps(dataclasses.asdict(plan), indent=1)
+    """Write a plan down, without what is as usual."""
+    return json.dumps(_simplify(plan), indent=1)
+
+
+def _simplify(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_simplify(item) for item in value]
+    if isinstance(value, dict):
+        return {name: item for name, item in value.items() if item != {}}
+    if not dataclasses.is_dataclass(value):
+        return value
+    usual = {one.name: one.default for one in dataclasses.fields(value)}
+    fields = {name: getattr(value, name) for name in usual}
+    return {name: _simplify(item) for name, item in fields.items() if item != usual[name]}
 
 
 def load(data: dict[str, Any]) -> Plan:
@@ -204,10 +217,10 @@ def load(data: dict[str, Any]) -> Plan:
         tuple(map(_load_handler, data.get(version, ()))) for version in ("handlers", "upgraded")
     )
     steps = [
-        Step(**{**step, "fault": step["fault"] and _load_fault(step["fault"])})
+        Step(**{**step, "fault": _load_fault(step["fault"])} if "fault" in step else step)
         for step in data["steps"]
     ]
-    admission = AdmissionPlan(**given) if (given := data.get("admission")) else None
+    admission = AdmissionPlan(**data["admission"]) if "admission" in data else None
     unknown = {step.kind for step in steps} - STEPS
     if unknown:
         raise TypeError(f"there is no step {' or '.join(sorted(unknown))}")
@@ -218,12 +231,13 @@ def load(data: dict[str, Any]) -> Plan:
 
 
 def _load_handler(data: dict[str, Any]) -> HandlerPlan:
-    attempts = tuple(Attempt(**attempt) for attempt in data["attempts"])
+    attempts = tuple(Attempt(**attempt) for attempt in data.get("attempts", ()))
     return HandlerPlan(**{**data, "attempts": attempts})
 
 
 def _load_fault(data: dict[str, Any]) -> Fault:
-    return Fault(**{**data, "replicas": tuple(data["replicas"]), "methods": tuple(data["methods"])})
+    chosen = {name: tuple(data.get(name, ())) for name in ("replicas", "methods")}
+    return Fault(**{**data, **chosen})
 
 
 def describe(plan: Plan) -> str:

@@ -1,4 +1,4 @@
-"""Where stories happen that break the rules of the simulation, or just do not.
+"""Where stories happen that break the rules of the simulation.
 
 A scene is a real :class:`World` with a real cluster. Its replicas do nothing but what a story makes
 of them: it calls handlers, writes objects and ends processes as if they were operators' doings.
@@ -86,7 +86,7 @@ class Scene:
         self.world = World(Plan(0, replicas=0, steps=steps, **plan), self.loop)
         self.plans = {handler.id: handler for handler in self.world.plan.handlers}
 
-    def play(self, story: Callable[..., Awaitable[None]], options: Json) -> list[str]:
+    def play(self, story: Callable[..., Awaitable[Any]], options: Json) -> list[str]:
         """Tell a story in a history that else is empty; return the complaints."""
         try:
             self.loop.run_until_complete(self._play(story, options))
@@ -94,7 +94,7 @@ class Scene:
             self.loop.run_until_complete(self._clean_up())
         return self.world.judge.violations
 
-    async def _play(self, story: Callable[..., Awaitable[None]], options: Json) -> None:
+    async def _play(self, story: Callable[..., Awaitable[Any]], options: Json) -> None:
         if self.world.admission is None:
             await asyncio.gather(story(self, **options), self.world.live())
         else:  # the judge of webhooks alone: without users, and without an end
@@ -102,7 +102,7 @@ class Scene:
 
     async def _clean_up(self) -> None:
         for process in self.world.processes:
-            process.operator.is_stubborn = process.is_paused = False  # type: ignore[attr-defined]
+            process.operator.is_stubborn = False  # type: ignore[attr-defined]
         self.loop.resume()
         rest = asyncio.all_tasks() - {asyncio.current_task()}
         for task in rest:
@@ -167,7 +167,7 @@ class Case:
     """A story and what is complained of.
 
     Attributes:
-        rule: the name of the rule that is broken; nothing if none is.
+        rule: the name of the rule that is broken.
         what: in words.
         story: tells it.
         options: of the story; those of the plan are under "plan".
@@ -175,7 +175,7 @@ class Case:
 
     rule: str
     what: str
-    story: Callable[..., Awaitable[None]]
+    story: Callable[..., Awaitable[Any]]
     options: Json
 
     def judge(self) -> list[str]:
@@ -185,7 +185,7 @@ class Case:
             return scene.play(self.story, options)
 
 
-def tell(rule: str, what: str, story: Callable[..., Awaitable[None]], /, **options: Any) -> Case:
+def tell(rule: str, what: str, story: Callable[..., Awaitable[Any]], /, **options: Any) -> Case:
     return Case(rule, what, story, options)
 
 

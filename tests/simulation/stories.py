@@ -15,7 +15,6 @@ from tests.simulation.replicas import (
     FAILED,
     FINALIZER,
     GROUP,
-    GUARD,
     LABEL,
     NAMESPACE,
     Wish,
@@ -25,7 +24,7 @@ from tests.simulation.replicas import (
 from tests.simulation.scenes import QUIET, Replica, Scene, get_uid
 from tests.simulation.virtual import EPOCH
 from tests.simulation.world import OBJECTS, PARTS_PATH
-from webop.handlers.stopping import AsyncDaemonStopped, DaemonStoppingReason, Stopper
+from webop.handlers.stopping import AsyncDaemonStopped, Stopper
 from webop.testing.apiserver import Json
 
 FIRST_PATCH: Json = {"metadata": {"annotations": {"a": "1"}, "resourceVersion": "1"}}
@@ -44,38 +43,22 @@ async def call_twice(
     first: str = "create0",
     again: str = "create0",
     cause: str = "create",
-    between: str = "",
     **details: Any,
 ) -> None:
-    """Call a handler, and once more after a pause, or at once while the first call goes on.
-
-    Another handler is called in between, if any, for 5 seconds.
-    """
+    """Call a handler, and once more after a pause, or at once while the first call goes on."""
     await asyncio.sleep(0.5)
     one = scene.add_replica()
     two = scene.add_replica() if is_other else one
-    uid = get_uid(scene.create()) if fate == "deleted" else "u1"
-    before = scene.begin(one, first, uid=uid, reason=cause)
-    if fate == "killed":
-        scene.world.kill(one)
-    if fate == "deleted":
-        scene.world.request("DELETE", "one")
+    before = scene.begin(one, first, reason=cause)
     if pause is not None:
         await asyncio.sleep(duration)
         scene.end(before, outcome, delay)
-        if between:
-            other = scene.begin(one, between, uid=uid, reason=cause)
-            await asyncio.sleep(5)
-            scene.end(other)
         await asyncio.sleep(pause)
     if fate == "killed later":
         scene.world.kill(one)
     if fate == "stopped":
         await one.stop()
-    one.is_paused = fate == "paused"
-    one.skew = 3.0 if fate == "skewed" else 0.0
-    after = scene.begin(two, again, **{"uid": uid, "reason": cause, **details})
-    one.is_paused = False
+    after = scene.begin(two, again, **{"reason": cause, **details})
     scene.end(before)
     scene.end(after)
 
@@ -91,19 +74,8 @@ async def go_on_after_deletion(scene: Scene, *, times: int, outcome: str = "ok")
         await asyncio.sleep(0.2)
 
 
-async def call_for_the_past(
-    scene: Scene,
-    *,
-    handler: str = "create0",
-    reason: str = "update",
-    pause: float = 3.0,
-    is_deleted: bool = False,
-    is_told: bool = False,
-) -> None:
-    """Call a handler for a state that is outdated since a time, or for what is gone.
-
-    Its process can have been told so, in answer to a patch.
-    """
+async def call_for_the_past(scene: Scene, *, is_deleted: bool = False) -> None:
+    """Call a handler for a state that is outdated since a time, or for what is gone."""
     process = scene.add_replica()
     uid = get_uid(scene.create())
     await asyncio.sleep(0.5)
@@ -111,43 +83,29 @@ async def call_for_the_past(
         scene.world.request("DELETE", "one")
     else:
         scene.world.request("PATCH", "one", {"spec": {"value": 2}})
-    if is_told:
-        scene.submit(process, "PATCH", f"{OBJECTS}/one", {"metadata": {"uid": uid}})
-    await asyncio.sleep(pause)
-    scene.end(scene.begin(process, handler, uid=uid, reason=reason))
+    await asyncio.sleep(3.0)
+    scene.end(scene.begin(process, uid=uid, reason="update"))
     scene.world.request("DELETE", "one")
 
 
-async def call_after_write(
-    scene: Scene, *, is_dead: bool = False, is_given_up: bool = False
-) -> None:
-    """Call a handler, and once more after another process has written.
-
-    It can be dead, or have given up the request.
-    """
+async def call_after_write(scene: Scene) -> None:
+    """Call a handler, and once more after another process has written."""
     process, other = scene.add_replica(), scene.add_replica()
     uid = get_uid(scene.create())
-    if is_dead:
-        scene.world.kill(other)
     await asyncio.sleep(0.5)
     for _ in range(2):
         call = scene.begin(process, uid=uid)
         await asyncio.sleep(0.1)
         scene.end(call)
         await asyncio.sleep(1.0)
-        scene.world.network.is_given_up = is_given_up
-        scene.write(other, "PATCH", f"{OBJECTS}/one", {"metadata": {"annotations": {"a": "1"}}})
-        scene.world.network.is_given_up = False
+        scene.annotate(other)
     scene.world.request("DELETE", "one")
 
 
-async def attempt(
-    scene: Scene, *, age: float = 0.0, seconds: float = 0.1, skew: float = 0.0, **details: Any
-) -> None:
+async def attempt(scene: Scene, *, age: float = 0.0, seconds: float = 0.1, **details: Any) -> None:
     """Call a handler some time after its first attempt."""
     await asyncio.sleep(0.5)
     process = scene.add_replica()
-    process.skew = skew
     started = EPOCH + dt.timedelta(seconds=scene.loop.time())
     await asyncio.sleep(age)
     call = scene.begin(process, started=started, **details)
@@ -175,7 +133,7 @@ async def call_as_state_returns(scene: Scene, *, moments: Iterable[float] = (0.3
     scene.world.request("DELETE", "one")
 
 
-async def call_beside_each_other(scene: Scene, *, pause: float = 0.9) -> None:
+async def call_beside_each_other(scene: Scene) -> None:
     """Call a handler in two replicas, and in the first one again after a pause."""
     await asyncio.sleep(0.5)
     one, two = scene.add_replica(), scene.add_replica()
@@ -186,31 +144,29 @@ async def call_beside_each_other(scene: Scene, *, pause: float = 0.9) -> None:
     scene.end(first, "temporary", 1.0)
     await asyncio.sleep(0.2)
     scene.end(second, "temporary", 1.0)
-    await asyncio.sleep(pause)
+    await asyncio.sleep(0.5)
     scene.end(scene.begin(one, retry=1))
 
 
-async def call_timer(scene: Scene, *, age: float = 1.0, written: float = 0.0) -> None:
-    """Change an object, let the replica write to it after a while, then call a timer for it."""
+async def call_timer(scene: Scene) -> None:
+    """Create an object, and call a timer for it after a second."""
     await asyncio.sleep(0.5)
     process, body = scene.add_replica(), scene.create()
-    await asyncio.sleep(written)
-    scene.annotate(process)
-    await asyncio.sleep(age - written)
+    await asyncio.sleep(1.0)
     scene.end(scene.begin(process, "timer0", uid=get_uid(body)))
     scene.world.request("DELETE", "one")
 
 
-async def renew(scene: Scene, *, pause: float = 9.0, first: str = "one", then: str = "one") -> None:
+async def renew(scene: Scene) -> None:
     """Take a lease, and write it once more after a while."""
     await asyncio.sleep(0.5)
     process = scene.add_replica()
-    spec = {"holderIdentity": first, "leaseTransitions": 1}
+    spec = {"holderIdentity": "one", "leaseTransitions": 1}
     head = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
     body = {**head, "metadata": {"name": "operator"}, "spec": spec}
     scene.write(process, "POST", LEASES, body)
-    await asyncio.sleep(pause)
-    changed = {"spec": {"holderIdentity": then, "leaseTransitions": 2}}
+    await asyncio.sleep(9.0)
+    changed = {"spec": {"holderIdentity": "one", "leaseTransitions": 2}}
     scene.write(process, "PATCH", f"{LEASES}/operator", changed)
 
 
@@ -220,19 +176,13 @@ async def act_after_takeover(
     what: str = "end",
     handler: str = "create0",
     outcome: str = "ok",
-    holder: str = "replica-0-2",
-    is_late: bool = False,
 ) -> None:
-    """Begin a call or end it, or go on with a daemon, after somebody has taken the Lease.
-
-    A late replica starts after a Lease before that was deleted.
-    """
-    known = None if is_late else scene.add_replica()
+    """Begin a call or end it, or go on with a daemon, after somebody has taken the Lease."""
+    one = scene.add_replica()
     await asyncio.sleep(1.0)
-    one = known or scene.add_replica()
     call = scene.begin(one, handler) if what == "end" else None
     body: Json = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
-    body |= {"metadata": {"name": "operator"}, "spec": {"holderIdentity": holder}}
+    body |= {"metadata": {"name": "operator"}, "spec": {"holderIdentity": "replica-0-2"}}
     scene.write(one, "POST", LEASES, body)
     if what == "daemon":
         one.judge_step("daemon0")
@@ -240,18 +190,10 @@ async def act_after_takeover(
         scene.end(call or scene.begin(one, handler), outcome)
 
 
-async def begin_beside_rival(
-    scene: Scene,
-    *,
-    what: str = "call",
-    number: int = 1,
-    pause: float = 1.0,
-    fate: str = "",
-    is_daemon: bool = False,
-) -> None:
+async def begin_beside_rival(scene: Scene, *, what: str = "call", is_daemon: bool = False) -> None:
     """Begin a call or a daemon while a peer has its record, or does the same."""
     await asyncio.sleep(0.5)
-    process, rival = scene.add_replica(), scene.add_replica(number)
+    process, rival = scene.add_replica(), scene.add_replica(1)
     uid = get_uid(scene.create())
     call = scene.begin(rival, uid="u2") if what == "call" else None
     if what == "daemon":
@@ -259,18 +201,12 @@ async def begin_beside_rival(
         rival.started_daemons["daemon0", "u2"] = scene.loop.time()
     elif what == "record":
         path = f"/apis/kopf.dev/v1/namespaces/{NAMESPACE}/kopfpeerings/default"
-        scene.write(rival, "PATCH", path, {"status": {rival.identity: {"priority": number}}})
-    await asyncio.sleep(pause)
-    rival.is_paused = fate == "paused"
-    if fate == "killed":
-        scene.world.kill(rival)
-    if call is not None and fate == "done":
-        scene.end(call)
+        scene.write(rival, "PATCH", path, {"status": {rival.identity: {"priority": 1}}})
+    await asyncio.sleep(1.0)
     if is_daemon:
         process.judge_daemon(scene.plans["daemon0"], uid)
     else:
         scene.end(scene.begin(process, uid=uid))
-    rival.is_paused = False
     rival.daemons.clear()
     if call is not None:
         scene.end(call)
@@ -278,39 +214,26 @@ async def begin_beside_rival(
 
 
 async def watch_object(
-    scene: Scene,
-    *,
-    reasons: Iterable[str] = ("ADDED",),
-    again: str = "",
-    is_dead: bool = False,
-    replicas: int = 1,
+    scene: Scene, *, reasons: Iterable[str] = ("ADDED",), again: str = ""
 ) -> None:
     """Delete an object, and call an event handler for it, or at last for another one."""
-    for _ in range(replicas):
-        process = scene.add_replica()
-    uid = get_uid(scene.create())
+    process, uid = scene.add_replica(), get_uid(scene.create())
     scene.world.request("DELETE", "one")
     for reason in reasons:
         scene.end(scene.begin(process, "event0", uid=uid, reason=reason))
     if again:
         scene.end(scene.begin(process, "event0", uid=again, reason="DELETED"))
-    if is_dead:
-        scene.world.kill(process)
 
 
-async def count(scene: Scene, *, second: int = 3, is_other: bool = False) -> None:
-    """Write two values of a timer, one after another."""
+async def count(scene: Scene) -> None:
+    """Write two values of a timer, the older one last."""
     scene.create(finalizers=[FINALIZER])
-    one = scene.add_replica()
-    two = scene.add_replica() if is_other else one
-    for process, value in ((one, 4), (two, second)):
+    process = scene.add_replica()
+    for value in (4, 3):
         scene.write(process, "PATCH", f"{OBJECTS}/one", {"status": {"count-timer0": value}})
-    scene.annotate(one)
 
 
-async def make_value(
-    scene: Scene, *, pause: float, is_lost: bool = False, is_dead: bool = False
-) -> None:
+async def make_value(scene: Scene, *, pause: float, is_lost: bool = False) -> None:
     """Have a timer make a value, write an older one some time after it has begun, then this one."""
     body, process = scene.create(finalizers=[FINALIZER]), scene.add_replica()
     scene.run(process, "timer0", body)
@@ -319,27 +242,25 @@ async def make_value(
     await asyncio.sleep(5.0)
     if not is_lost:
         scene.write(process, "PATCH", f"{OBJECTS}/one", {"status": {"count-timer0": 1}})
-    if is_dead:
-        scene.world.kill(process)
 
 
 async def end_operator(
-    scene: Scene, *, owner: int = 0, seconds: float = 20.0, error: BaseException | None = None
+    scene: Scene, *, seconds: float = 20.0, error: BaseException | None = None
 ) -> None:
-    """End an operator by itself, while there is another task, and another operator."""
-    processes = [scene.add_replica(), scene.add_replica()]
-    processes[0].is_stopping = True
-    scene.loop.create_task(asyncio.sleep(seconds), context=processes[owner].context.copy())
+    """End an operator by itself, while there is another task of it."""
+    process = scene.add_replica()
+    process.is_stopping = True
+    scene.loop.create_task(asyncio.sleep(seconds), context=process.context.copy())
     await asyncio.sleep(1.0)
     if error is None:
-        processes[0].operator.ending.set_result(None)
+        process.operator.ending.set_result(None)
     else:
-        processes[0].operator.ending.set_exception(error)
+        process.operator.ending.set_exception(error)
 
 
-async def stop_at_the_end(scene: Scene, *, is_stubborn: bool) -> None:
-    """Have an operator in the end that is asked to stop."""
-    scene.add_replica().operator.is_stubborn = is_stubborn
+async def stop_in_vain(scene: Scene) -> None:
+    """Have an operator in the end that does not stop."""
+    scene.add_replica().operator.is_stubborn = True
 
 
 async def keep_parts(scene: Scene, *, value: int = 1, lost: str = "", **metadata: Any) -> None:
@@ -371,15 +292,14 @@ async def keep_object(
     notes: Iterable[str] = (),
     pause: float = 0.0,
     duration: float = 0.0,
-    process: Replica | None = None,
     **metadata: Any,
-) -> None:
+) -> Replica:
     """Handle an object that stays: what is called for it, and what it is like in the end.
 
     The handlers are called for each of the values. Another process than the one that calls can note
-    what is handled.
+    what is handled, and is returned.
     """
-    process = process or scene.add_replica()
+    process = scene.add_replica()
     caller = scene.add_replica() if is_other else process
     for _ in range(successors):
         scene.add_replica()
@@ -404,25 +324,23 @@ async def keep_object(
         await process.stop()
     if is_deleted:
         scene.world.request("DELETE", "one")
+    return process
 
 
-async def leave_selector(scene: Scene, *, pause: float) -> None:
-    """Let an object with a finalizer leave the selector some time after the start."""
+async def leave_selector(scene: Scene) -> None:
+    """Let an object with a finalizer leave the selector long after the start."""
     scene.add_replica()
     scene.create(labels={LABEL: "yes"}, finalizers=[FINALIZER])
-    await asyncio.sleep(pause)
+    await asyncio.sleep(60.0)
     scene.world.request("PATCH", "one", {"metadata": {"labels": {LABEL: None}}})
 
 
-async def leave_record(scene: Scene, *, is_given_up: bool) -> None:
+async def leave_record(scene: Scene) -> None:
     """Handle an object; a request that was slow writes a record after that."""
-    process = scene.add_replica()
-    await keep_object(scene, process=process)
+    process = await keep_object(scene)
     await asyncio.sleep(1.0)
-    scene.world.network.is_given_up = is_given_up
     record = {"metadata": {"annotations": {"kopf.zalando.org/create0": "{}"}}}
     scene.write(process, "PATCH", f"{OBJECTS}/one", record)
-    scene.world.network.is_given_up = False
 
 
 async def change_back(scene: Scene, *, pause: float = 1.0, is_seen: bool = False) -> None:
@@ -432,8 +350,7 @@ async def change_back(scene: Scene, *, pause: float = 1.0, is_seen: bool = False
         pause: seconds between the change back and the end of the operator.
         is_seen: whether the next process has begun with the change before.
     """
-    process = scene.add_replica()
-    await keep_object(scene, values=[2], process=process)
+    process = await keep_object(scene, values=[2])
     uid = get_uid(scene.world.list_objects()["one"])
     await asyncio.sleep(1.0)
     scene.world.request("PATCH", "one", {"spec": {"value": 2}})
@@ -446,21 +363,19 @@ async def change_back(scene: Scene, *, pause: float = 1.0, is_seen: bool = False
     await process.stop()
 
 
-async def resume_object(scene: Scene, *, called: Iterable[str] = ()) -> None:
-    """Start a replica a second after an object was handled, and call handlers for it."""
+async def resume_nothing(scene: Scene) -> None:
+    """Start a replica a second after an object was handled, which calls no handlers for it."""
     await keep_object(scene, called=())
     await asyncio.sleep(1.0)
-    process, uid = scene.add_replica(), get_uid(scene.world.list_objects()["one"])
-    for handler in called:
-        scene.end(scene.begin(process, handler, uid=uid, reason="resume"))
+    scene.add_replica()
 
 
-async def resume_younger(scene: Scene, *, handler: str = "resume0", pause: float = 11.0) -> None:
-    """Create an object some time after a replica has started, and call a handler for it."""
+async def resume_younger(scene: Scene) -> None:
+    """Create an object some time after a replica has started, and resume it."""
     process = scene.add_replica()
-    await asyncio.sleep(pause)
+    await asyncio.sleep(11.0)
     uid = get_uid(scene.create())
-    scene.end(scene.begin(process, handler, uid=uid))
+    scene.end(scene.begin(process, "resume0", uid=uid))
     scene.world.request("DELETE", "one")
 
 
@@ -486,55 +401,30 @@ async def update_object(
     scene.annotate(process)
 
 
-async def delete_object(
-    scene: Scene,
-    *,
-    outcome: str = "",
-    finalizers: Iterable[str] = (FINALIZER,),
-    is_released: bool = False,
-    daemon: str = "",
-    is_dead: bool = False,
-) -> None:
-    """Delete an object, call its handler, and release it, while a daemon of an object runs."""
-    others = [GUARD] if is_released else [name for name in finalizers if name != FINALIZER]
-    release = {"metadata": {"finalizers": others}}
-    process, body = (
-        scene.add_replica(),
-        scene.create(finalizers=[*dict.fromkeys([*finalizers, *others])]),
-    )
-    if is_released:
-        scene.write(process, "PATCH", f"{OBJECTS}/one", release)
+async def delete_object(scene: Scene, *, outcome: str = "", has_daemon: bool = False) -> None:
+    """Delete an object, call its handler, and release it, while its daemon runs."""
+    process, body = scene.add_replica(), scene.create(finalizers=[FINALIZER])
     scene.world.request("DELETE", "one")
     if outcome:
         call = scene.begin(process, "delete0", uid=get_uid(body), reason="delete")
         scene.end(call, outcome)
-    key = "daemon0", get_uid(body) if daemon == "own" else daemon
-    process.daemons[key] = int(bool(daemon))
-    if is_dead:
-        scene.world.kill(process)
-    if FINALIZER in finalizers and not is_released:
-        scene.write(process, "PATCH", f"{OBJECTS}/one", release)
-    if others:
-        scene.world.request("PATCH", "one", {"metadata": {"finalizers": None}})
+    key = "daemon0", get_uid(body)
+    process.daemons[key] = int(has_daemon)
+    scene.write(process, "PATCH", f"{OBJECTS}/one", {"metadata": {"finalizers": []}})
     process.daemons[key] = 0
 
 
-async def call_in_the_calm(
-    scene: Scene, *, handler: str = "create0", at: float = 1.0, seconds: float = 1.0
-) -> None:
+async def call_in_the_calm(scene: Scene, *, at: float = 1.0, seconds: float = 1.0) -> None:
     await asyncio.sleep(at)
-    call = scene.begin(scene.add_replica(), handler)
+    call = scene.begin(scene.add_replica())
     await asyncio.sleep(seconds)
     scene.end(call)
 
 
-async def write_in_the_calm(scene: Scene, *, at: float = QUIET, name: str = "one") -> None:
-    process = scene.add_replica()
-    timers = any(plan.kind == "timer" for plan in scene.plans.values())
-    scene.create(finalizers=[FINALIZER] if timers else [])
-    await asyncio.sleep(at)
-    path = f"{OBJECTS}/one" if name == "one" else f"/api/v1/namespaces/{name}"
-    scene.write(process, "PATCH", path, {"metadata": {"annotations": {"a": "1"}}})
+async def write_in_the_calm(scene: Scene) -> None:
+    process, _ = scene.add_replica(), scene.create()
+    await asyncio.sleep(QUIET)
+    scene.annotate(process)
 
 
 async def run_daemons(
@@ -543,7 +433,6 @@ async def run_daemons(
     counts: Iterable[int] = (1,),
     labels: Json | None = None,
     has_ended: bool = False,
-    dies: bool = False,
     lost_at: float | None = None,
     starts: bool = False,
 ) -> None:
@@ -559,26 +448,17 @@ async def run_daemons(
             process.ended_daemons.add(key)
     if starts:
         process.judge_daemon(scene.plans["daemon0"], key[1])
-    if dies:
-        scene.world.kill(scene.world.processes[-1])
     if lost_at is not None:
         await asyncio.sleep(lost_at)
         process.daemons[key] = 0
 
 
 async def fill_index(
-    scene: Scene,
-    *,
-    values: Iterable[int],
-    keys: Iterable[str] = ("one", "one has 1"),
-    labels: Json | None = None,
-    dies: bool = False,
+    scene: Scene, *, values: Iterable[int], keys: Iterable[str] = ("one", "one has 1")
 ) -> None:
-    process, body = scene.add_replica(), scene.create(labels=labels or {})
+    process, body = scene.add_replica(), scene.create()
     seen = [(get_uid(body), value) for value in values]
     process.operator.context.indices["index0"] = dict.fromkeys(keys, seen) if seen else {}
-    if dies:
-        scene.world.kill(process)
 
 
 async def start_tasks(scene: Scene, *, number: int) -> None:
@@ -594,8 +474,6 @@ async def ask_impatiently(
     first: Any = FIRST_PATCH,
     second: Any = FIRST_PATCH,
     at: float = 6.0,
-    is_new: bool = False,
-    is_other: bool = False,
     is_stopping: bool = False,
     times: int = 1,
     path: str = f"{OBJECTS}/one",
@@ -617,52 +495,38 @@ async def ask_impatiently(
     scene.submit(process, method, path, first)
     scene.world.network.end(fault)
     await asyncio.sleep(at - 5.0)
-    if is_new:
-        scene.world.request("DELETE", "one")
-        scene.create()
     process.is_stopping = is_stopping
     for _ in range(times):
-        scene.submit(scene.add_replica() if is_other else process, method, path, second)
+        scene.submit(process, method, path, second)
         await asyncio.sleep(1.0)
     if busy is not None:
         scene.end(busy)
     scene.world.request("DELETE", "one")
 
 
-async def overwrite(
-    scene: Scene, *, count: int = 1, is_other: bool = True, key: str = "of-create0"
-) -> None:
-    """Write a value, let a user replace it, and write one more."""
+async def overwrite(scene: Scene) -> None:
+    """Write a value, let a user replace it, and write it again."""
     uid, process = get_uid(scene.create()), scene.add_replica()
-    path = f"{OBJECTS}/one"
-    scene.write(process, "PATCH", path, {"status": {key: f"{uid}#1"}})
-    if is_other:
-        scene.world.request("PATCH", "one", {"status": {key: "user#2"}})
+    path, value = f"{OBJECTS}/one", {"status": {"of-create0": f"{uid}#1"}}
+    scene.write(process, "PATCH", path, value)
+    scene.world.request("PATCH", "one", {"status": {"of-create0": "user#2"}})
     scene.annotate(process)
-    scene.write(process, "PATCH", path, {"status": {key: f"{uid}#{count}"}})
+    scene.write(process, "PATCH", path, value)
 
 
-async def change_finalizers(
-    scene: Scene, before: Iterable[str], after: Iterable[str], *, is_user: bool = False
-) -> None:
-    """Replace the finalizers of an object by a replica, or by a user; then delete the object."""
+async def change_finalizers(scene: Scene, before: Iterable[str], after: Iterable[str]) -> None:
+    """Replace the finalizers of an object by a replica; then delete the object."""
     process, _ = scene.add_replica(), scene.create(finalizers=[*before])
-    changed = {"metadata": {"finalizers": [*after]}}
-    if is_user:
-        scene.world.request("PATCH", "one", changed)
-    else:
-        scene.write(process, "PATCH", f"{OBJECTS}/one", changed)
+    scene.write(process, "PATCH", f"{OBJECTS}/one", {"metadata": {"finalizers": [*after]}})
     scene.world.request("DELETE", "one")
     scene.world.request("PATCH", "one", {"metadata": {"finalizers": None}})
 
 
-async def go_on(
-    scene: Scene, *, retry: int = 2, pause: float = 9.0, recorded: str = "create", **record: Any
-) -> None:
+async def go_on(scene: Scene, *, retry: int = 2, pause: float = 9.0) -> None:
     """Have a process call a handler of which there is a record from before it."""
     uid, before = get_uid(scene.create()), scene.add_replica()
     until = (EPOCH + dt.timedelta(seconds=5.0)).isoformat()
-    record = {"purpose": recorded, "retries": 2, "delayed": until, **record}
+    record = {"purpose": "create", "retries": 2, "delayed": until}
     notes = {"kopf.zalando.org/create0": json.dumps(record)}
     scene.write(before, "PATCH", f"{OBJECTS}/one", {"metadata": {"annotations": notes}})
     await asyncio.sleep(1.0)
@@ -674,21 +538,19 @@ async def go_on(
     scene.world.request("DELETE", "one")
 
 
-async def call_beside_peer(scene: Scene, *, priority: int = 1, pause: float = 5.0) -> None:
+async def call_beside_peer(scene: Scene, *, priority: int = 1) -> None:
     """Call a handler while an operator of others is there."""
     process = scene.add_replica()
     scene.world.peers.join(priority, 10.0, is_lost=False)
-    await asyncio.sleep(pause)
+    await asyncio.sleep(5.0)
     scene.end(scene.begin(process))
 
 
-async def look_into_index(
-    scene: Scene, *, names: Iterable[str] = ("two",), pause: float = 5.0
-) -> None:
-    """Call a handler that sees an index while there is an object."""
+async def look_into_index(scene: Scene) -> None:
+    """Call a handler that sees an index without an object that is there."""
     process, uid = scene.add_replica(), get_uid(scene.create())
-    await asyncio.sleep(pause)
-    process.operator.context.indices["index0"] = {name: [] for name in names}
+    await asyncio.sleep(5.0)
+    process.operator.context.indices["index0"] = {"two": []}
     scene.world.judge.background.judge_sight(process, "event0")
     process.operator.context.indices["index0"] = {key: [(uid, 1)] for key in list_keys("one", 1)}
 
@@ -701,32 +563,26 @@ async def call_in_background(
     delay: float = 0.0,
     age: float = 4.0,
     pause: float | None = 7.0,
-    duration: float = 0.5,
     retry: int = 0,
-    again: str = "same",
-    is_other: bool = False,
+    is_new: bool = False,
     first_retry: int = 0,
     started: dt.datetime | None = None,
 ) -> None:
     """Call a timer or daemon some time after its object was created, and again after a pause.
 
-    It is called again in the same run, in a new one, or in a new one after a stop of the former.
+    It is called again in the same run, or in a new one.
     """
     process, uid = scene.add_replica(), get_uid(scene.create())
     await asyncio.sleep(age)
-    stopper = Stopper()
-    run = AsyncDaemonStopped(stopper)
+    run = AsyncDaemonStopped(Stopper())
     first = scene.begin(process, handler, uid=uid, reason="", run=run, retry=first_retry)
     if pause is not None:
-        await asyncio.sleep(duration)
+        await asyncio.sleep(0.5)
         scene.end(first, outcome, delay)
         await asyncio.sleep(pause)
-    if again == "stopped":
-        stopper.set(DaemonStoppingReason.FILTERS_MISMATCH)
-    next_run = run if again == "same" else AsyncDaemonStopped(Stopper())
-    caller = scene.add_replica() if is_other else process
-    details = {"uid": uid, "reason": "", "run": next_run, "retry": retry, "started": started}
-    second = scene.begin(caller, handler, **details)
+    run = AsyncDaemonStopped(Stopper()) if is_new else run
+    details = {"uid": uid, "reason": "", "run": run, "retry": retry, "started": started}
+    second = scene.begin(process, handler, **details)
     scene.end(first)
     scene.end(second)
     scene.world.request("DELETE", "one")
@@ -735,13 +591,12 @@ async def call_in_background(
 async def keep_timer(
     scene: Scene,
     *,
-    calls_at: float | None = QUIET,
-    finalizers: Iterable[str] = (FINALIZER,),
+    calls_at: float | None = None,
     is_changed: bool = False,
     **metadata: Any,
 ) -> None:
     """Have a timer called for an object at a moment, or never; change the object meanwhile."""
-    process, uid = scene.add_replica(), get_uid(scene.create(finalizers=[*finalizers], **metadata))
+    process, uid = scene.add_replica(), get_uid(scene.create(finalizers=[FINALIZER], **metadata))
     if calls_at is not None:
         await asyncio.sleep(calls_at)
         call = scene.begin(process, "timer0", uid=uid, reason="")

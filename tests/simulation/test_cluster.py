@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import random
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import orjson
 import pytest
 
-from tests.simulation.api_server import APIServer, Review
+from tests.simulation.api_server import APIServer
 from webop.testing.apiserver import (
-    Change,
     Json,
-    Refusal,
     Request,
     Response,
     Watch,
@@ -22,7 +20,6 @@ from webop.testing.apiserver import (
 GROUP = "example.com"
 THINGS = f"/apis/{GROUP}/v1/namespaces/default/things"
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-STREAMING = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
 
 
 class Clock:
@@ -114,29 +111,6 @@ def test_a_cache_that_lags_shows_the_past_until_it_catches_up(cluster: APIServer
     assert take(stream) == [("ADDED", "two")]
 
 
-def test_a_watch_from_what_the_cache_has_not_reached_brings_only_what_is_later(
-    cluster: APIServer,
-) -> None:
-    cluster.set_lag(10)
-    create(cluster, "one")
-    stream = watch(cluster, resourceVersion=get_version(cluster))
-    create(cluster, "two")
-    assert take(stream) == []
-
-    cluster.set_lag(0)
-    assert take(stream) == [("ADDED", "two")]
-
-
-def test_a_streaming_list_waits_for_the_newest_state_whatever_the_lag(cluster: APIServer) -> None:
-    cluster.set_lag(10)
-    create(cluster, "one")
-    stream = watch(cluster, **STREAMING, allowWatchBookmarks="true")
-    assert take(stream) == [("ADDED", "one"), ("BOOKMARK", "")]
-
-    cluster.set_lag(0)
-    assert take(stream) == []
-
-
 def test_what_is_compacted_is_answered_with_410(cluster: APIServer) -> None:
     create(cluster, "one")
     page = send(cluster, "GET", THINGS, limit="1")[1]
@@ -167,26 +141,6 @@ def test_watches_that_are_open_lose_nothing_by_a_compaction(cluster: APIServer) 
     create(cluster, "two")
     cluster.set_lag(0)
     assert take(stream) == [("ADDED", "one"), ("ADDED", "two")]
-
-
-def test_a_closed_watch_brings_nothing_more(cluster: APIServer) -> None:
-    stream = watch(cluster, resourceVersion=get_version(cluster))
-    stream.close()
-    create(cluster, "one")
-    assert not stream.events
-
-
-def test_observers_see_each_change_with_its_request(cluster: APIServer) -> None:
-    seen: list[Change] = []
-    cluster.store.observers.append(seen.append)
-    create(cluster, "one", finalizers=["example.com/hold"])
-    send(cluster, "PATCH", f"{THINGS}/one", {"spec": {"a": 1}})  # changes nothing
-    send(cluster, "DELETE", f"{THINGS}/one")
-    send(cluster, "PATCH", f"{THINGS}/one", {"metadata": {"finalizers": None}})
-    verbs = [(change.verb, change.request and change.request.method) for change in seen]
-    assert verbs == [("create", "POST"), ("update", "DELETE"), ("delete", "PATCH")]
-    assert seen[1].old is seen[0].new
-    assert seen[2].new is None
 
 
 def install_hook(cluster: APIServer, way: str) -> None:
@@ -242,37 +196,6 @@ def test_a_replacement_conflicts_if_the_object_changes_while_a_webhook_is_called
     install_hook(cluster, "Validating")
     response = answer(cluster, build("PUT", f"{THINGS}/one", {**created, "spec": {}}), other)
     assert response.status == 409
-
-
-def test_a_webhook_that_cannot_be_called_denies_by_its_policy(cluster: APIServer) -> None:
-    install_hook(cluster, "Validating")
-    asked: list[Review] = []
-
-    def admit(review: Review) -> Refusal:
-        asked.append(review)
-        return Refusal(503, "", "connection refused")
-
-    cluster.webhooks.admit = admit
-    body = {"apiVersion": f"{GROUP}/v1", "kind": "Thing", "metadata": {"name": "one"}}
-    status, refusal = send(cluster, "POST", THINGS, body)
-    assert (status, refusal["reason"]) == (500, "InternalError")
-    assert asked[0].webhook["clientConfig"]["url"] == "https://hook"
-
-
-def test_discovery_can_be_late(cluster: APIServer, clock: Clock) -> None:
-    clock.time += timedelta(seconds=10)
-    cluster.kinds.discovery_lag = 5.0
-    cluster.add_kind(GROUP, "others", "Other")
-
-    def look() -> list[str]:
-        listed = send(cluster, "GET", f"/apis/{GROUP}/v1")[1]["resources"]
-        return [resource["name"] for resource in listed]
-
-    clock.time += timedelta(seconds=3)
-    assert look() == ["things"]
-    assert send(cluster, "GET", THINGS.replace("things", "others"))[0] == 200
-    clock.time += timedelta(seconds=3)
-    assert look() == ["others", "things"]
 
 
 def test_an_object_is_shown_in_each_version_of_its_kind(cluster: APIServer) -> None:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.kit.processes import run_module
-from tests.simulation.conformance import Conformance
+from tests.simulation.conformance import Conformance, builtin_schemas
 from tests.simulation.conformance.definitions import tell
 from tests.simulation.conformance.sides import RealSide, SimulatedSide
+from tests.simulation.conformance.strictness import compare
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
@@ -36,6 +37,20 @@ def test_both_servers_ask_the_same_of_webhooks_and_do_what_they_say(
         differences = conformance.run(_REQUESTS // 3)
     assert not differences, "\n".join(str(difference) for difference in differences)
     assert conformance.reviews > 40
+
+
+def test_invalid_requests_are_refused_by_both_servers(webop_cluster: LocalCluster) -> None:
+    outcome = compare(webop_cluster, _SEED, _REQUESTS)
+    stories = "\n".join(story for name, story in outcome.stories if name == "false green")
+    assert not stories
+    assert outcome.sent.total() == _REQUESTS
+
+
+def test_the_schemas_of_built_in_kinds_are_those_of_the_real_server(
+    webop_cluster: LocalCluster,
+) -> None:
+    with contextlib.closing(RealSide(webop_cluster)) as real:
+        assert builtin_schemas.build(real) == builtin_schemas.FILE.read_bytes()
 
 
 def test_definitions_come_change_and_go_alike_on_both_servers(webop_cluster: LocalCluster) -> None:

@@ -16,6 +16,7 @@ from tests.simulation import plans
 from tests.simulation.commands import KEPT
 from tests.simulation.drawing import draw_plan
 from tests.simulation.themes import THEMES
+from tests.simulation.world import run
 
 _NAMES = sorted(path.stem for path in KEPT.glob("*.json"))
 
@@ -24,16 +25,11 @@ def simulate(*arguments: str) -> str:
     return run_module("tests.simulation", *arguments).stdout
 
 
-@pytest.fixture(scope="module")
-def kept() -> dict[str, str]:
-    """The histories that once went wrong, with what they show now."""
-    lines = simulate("--kept").splitlines()
-    return dict(line.split(": ", 1) for line in lines)
-
-
+@pytest.mark.filterwarnings("ignore:.* did not end in time:ResourceWarning")
 @pytest.mark.parametrize("name", _NAMES)
-def test_a_history_that_once_went_wrong_goes_well(kept: dict[str, str], name: str) -> None:
-    assert kept[name] == "ok"
+def test_a_history_that_once_went_wrong_goes_well(name: str) -> None:
+    plan = plans.load(json.loads((KEPT / f"{name}.json").read_text()))
+    assert run(plan).violations == []
 
 
 def test_new_histories_go_well() -> None:
@@ -106,19 +102,11 @@ def test_a_history_found_by_a_mutant_is_shortened_and_kept_when_the_user_interru
     [
         (["--theme", "nosuch"], "invalid choice: 'nosuch' (choose from"),
         (["--mutant", "nosuch"], "invalid choice: 'nosuch' (choose from"),
-        (["--mutants", "nosuch"], "invalid choice: 'nosuch' (choose from"),
         (["--jobs", "0"], "--jobs: must be a whole number above 0, got '0'"),
         (["--seed", "1", "--kept"], "--kept: not allowed with argument --seed"),
         (["--plan", "no.json"], "history from no.json: No such file or directory"),
         (["--plan", "README.md"], "Cannot read a history from README.md: it is not JSON: "),
         (["--seed", "abc"], "--seed: must be a whole number, 0 or above, got 'abc'"),
-        (["--first", "-1"], "--first: must be a whole number, 0 or above, got '-1'"),
-        (["--seed", "0", "--keep-going"], "--keep-going does nothing with --seed"),
-        (["--plan", "no.json", "--theme", "leases"], "--theme does nothing with --plan"),
-        (["--kept", "--first", "0"], "--first does nothing with --kept"),
-        (["--mutants", "--mutant", "no-fence"], "--mutant does nothing with --mutants"),
-        (["--count", "2", "--shrink"], "--shrink does nothing without --seed or --plan"),
-        (["--count", "2", "--seconds", "9"], "--seconds does nothing with --count"),
     ],
 )
 def test_a_mistake_in_the_command_line_is_explained_in_one_line(
@@ -129,19 +117,9 @@ def test_a_mistake_in_the_command_line_is_explained_in_one_line(
     assert message in done.stderr.splitlines()[-1]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "[1]",
-        '{"seed": 1}',
-        '{"seed": 1, "steps": [], "colour": "red"}',
-        '{"seed": 1, "steps": [], "mode": "nosuch"}',
-        '{"seed": 1, "steps": [{"at": 1.0, "kind": "nosuch", "fault": null}]}',
-    ],
-)
-def test_a_file_of_another_version_is_explained(tmp_path: Path, text: str) -> None:
+def test_a_file_of_another_version_is_explained(tmp_path: Path) -> None:
     path = tmp_path / "history-1.json"
-    path.write_text(text)
+    path.write_text('{"seed": 1, "steps": [], "colour": "red"}')
     done = run_module("tests.simulation", "--plan", str(path))
     assert done.returncode == 2
     assert "it is no history, or another version has written it: " in done.stderr.splitlines()[-1]
@@ -153,21 +131,3 @@ def test_all_histories_that_are_drawn_can_be_read_again() -> None:
         for seed in range(40):
             plan = draw_plan(seed, theme)
             assert plans.load(json.loads(plans.dump(plan))).steps == plan.steps
-
-
-def test_an_unknown_mutant_in_the_environment_is_explained() -> None:
-    done = run_module("tests.simulation", "--count", "1", WEBOP_MUTANT="nosuch")
-    assert done.returncode == 2
-    assert "WEBOP_MUTANT: 'nosuch' is not in" in done.stderr.splitlines()[-1]
-
-
-def test_a_reader_that_stops_reading_ends_the_run_quietly() -> None:
-    command = [sys.executable, "-m", "tests.simulation", "--seed", "3"]
-    with subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout
-        assert process.stderr
-        process.stdout.close()
-        assert process.stderr.read() == ""
-    assert process.returncode == 141

@@ -34,11 +34,10 @@ from webop.handlers.model import ConversionHandler
 from webop.models.kept_content import VersionChange
 from webop.models.versions import FunctionCall, Versions, collect_versions, get_definition
 from webop.objects.field_errors import build_causes, is_validation_error, summarize
+from webop.objects.fields import Json
 from webop.servers.http.review_head import compute_budget
 from webop.servers.limits import Hosting
 from webop.telemetry.tracing import NOT_TRACED, Description, open_span
-
-Json = dict[str, Any]
 
 logger = logging.getLogger(__name__)
 

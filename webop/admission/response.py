@@ -24,7 +24,6 @@ logger = logging.getLogger(__name__)
 _RANKING = (AdmissionError, PermanentError, TemporaryError)
 
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-# The part after the prefix that API servers add (k8s.io/apiserver, pkg/audit).
 
 
 class PatchError(WebopError, TypeError):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +35,7 @@ from webop.context.operator_context import OperatorContext
 from webop.errors import AdmissionError, ReviewError
 from webop.events.loggers import current_poster
 from webop.handlers.causes import WebhookCause
-from webop.handlers.model import ErrorsMode, WebhookHandler, WebhookType
+from webop.handlers.model import WebhookHandler, WebhookType
 from webop.handlers.registry import select_webhooks
 from webop.logs.review_context import review_of_the_moment
 from webop.objects.body import Body
@@ -68,12 +67,7 @@ class AdmissionService:
         self._gate = hosting.gate
         self._counters = hosting.counters
         self.conversion = conversion_reviews.ConversionService(operator, hosting)
-        self._options = CallOptions(
-            operator.settings,
-            default_errors=ErrorsMode.PERMANENT,
-            success_level=logging.DEBUG,
-            counters=operator.counters,
-        )
+        self._options = CallOptions(operator.settings, counters=operator.counters)
         self._handlers: Sequence[WebhookHandler] = ()
         self._named: dict[str, list[WebhookHandler]] = {}
         self._warned = Once()  # a handler makes the same mistake in each review
@@ -341,8 +335,10 @@ class AdmissionService:
         uid = None if review.operation == "CREATE" else body.meta.uid
         return WebhookCause(
             logger=ReviewLogger(review, body=body, settings=self._operator.settings),
-            memo=self._operator.memos.get_for_review(
-                uid, limit=self._operator.settings.admission.memo_limit
+            recall=functools.partial(
+                self._operator.memos.get_for_review,
+                uid,
+                limit=self._operator.settings.admission.memo_limit,
             ),
             indices=self._operator.indices,
             resource=resource,

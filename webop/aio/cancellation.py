@@ -1,7 +1,7 @@
 """Cancellation: handlers can swallow that of webop, and can cancel themselves.
 
 The work on objects runs in a :class:`WorkerGroup`, each call of an async handler in a separate
-task (:func:`call_apart`). So only webop cancels the tasks of webop, and what else ends a call is a
+task (:func:`contain`). So only webop cancels the tasks of webop, and what else ends a call is a
 failure of the handler. Code that calls functions of users treats their errors with
 :func:`convert_exception`.
 """
@@ -21,9 +21,13 @@ class WorkerGroup:
     """Tasks that end together, like a task group, but within a limited time.
 
     An error of one task does not end the others; it is logged.
+
+    Attributes:
+        context: each task gets a copy: the context of its creator can belong to another object.
     """
 
     def __init__(self) -> None:
+        self.context = contextvars.copy_context()
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def create_task(
@@ -33,7 +37,8 @@ class WorkerGroup:
         name: str,
         context: contextvars.Context | None = None,
     ) -> asyncio.Task[Any]:
-        """Start a task."""
+        """Start a task, in a context that the caller can prepare."""
+        context = context or self.context.copy()
         task = asyncio.create_task(coroutine, name=name, context=context)
         self.add(task)
         return task
@@ -66,18 +71,6 @@ def count_cancellations() -> int:
     """Return how often the current task was cancelled, even if the exceptions were lost."""
     task = asyncio.current_task()
     return 0 if task is None else task.cancelling()
-
-
-def call_apart(
-    fn: Callable[..., Awaitable[Any]], kwargs: Mapping[str, Any], invocation: Any
-) -> asyncio.Task[Any]:
-    """Call an async handler in a separate task, which it may cancel.
-
-    If the caller awaits the task, its cancellation cancels the task.
-    """
-    task = asyncio.create_task(contain(fn, kwargs))
-    task.invocation = invocation  # type: ignore[attr-defined]  # for the watchdog
-    return task
 
 
 async def contain(

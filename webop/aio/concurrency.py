@@ -1,8 +1,9 @@
-"""Run coroutines concurrently, so that all of them end together."""
+"""Run coroutines concurrently, so that all of them end together; wait for a limited time."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Coroutine, Iterable
 from typing import Any, TypeVar
 
@@ -30,3 +31,11 @@ async def run_concurrently(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list
         if not task.cancelled() and (failure := task.exception()) is not None:
             raise failure
     return [task.result() for task in tasks]
+
+
+async def wait_and_clear(event: asyncio.Event, limit: float | None) -> None:
+    """Wait for an event, for at most so many seconds, and clear it."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(limit):
+            await event.wait()
+    event.clear()

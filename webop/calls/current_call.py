@@ -24,7 +24,7 @@ from webop.handlers.model import (
 from webop.logs.review_context import call_of_the_moment
 from webop.settings.groups import OperatorSettings
 
-_VITAL = (Activity.AUTHENTICATION, Activity.PROBE)
+VITAL = (Activity.AUTHENTICATION, Activity.PROBE)
 
 
 @dataclass(slots=True)
@@ -61,6 +61,6 @@ def choose_pool(handler: Handler, settings: OperatorSettings) -> Pool:
     """Return the thread pool for a sync handler."""
     if isinstance(handler, WebhookHandler):
         return settings.admission
-    if isinstance(handler, ActivityHandler) and handler.activity in _VITAL:
+    if isinstance(handler, ActivityHandler) and handler.activity in VITAL:
         return NO_POOL
     return settings.background if isinstance(handler, DaemonHandler) else settings.execution

@@ -89,12 +89,7 @@ def check_limits(handler: Handler, attempt: Attempt) -> None:
 
 
 def classify_failure(
-    handler: Handler,
-    exc: Exception,
-    attempt: Attempt,
-    *,
-    default_errors: ErrorsMode,
-    default_backoff: float,
+    handler: Handler, exc: Exception, attempt: Attempt, *, default_backoff: float
 ) -> Outcome:
     """Return the outcome for an exception of a handler.
 
@@ -125,7 +120,7 @@ def classify_failure(
     if isinstance(exc, TemporaryError):
         return _classify_retry(handler, exc, attempt, delay=wanted or 0, verb="is not done yet")
     is_unexpected = not isinstance(exc, WebopError)  # whose messages need no traceback
-    mode = handler.errors or default_errors
+    mode = handler.errors or handler.default_errors
     if mode is ErrorsMode.IGNORED:
         text = f"{handler} failed: {reason.rstrip('.')}. {handler.after_ignored}"
         return Outcome(final=True, message=text, is_unexpected=is_unexpected)

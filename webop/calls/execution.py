@@ -20,13 +20,9 @@ from typing import Any
 import pydantic
 
 from webop.aio.backoff import Once, format_pause
-from webop.aio.cancellation import call_apart, convert_exception, unwrap
+from webop.aio.cancellation import contain, convert_exception, unwrap
 from webop.aio.work_deadline import check_fence, current_fence
-from webop.calls.current_call import (
-    Invocation,
-    choose_pool,
-    current_invocation,
-)
+from webop.calls.current_call import VITAL, Invocation, choose_pool, current_invocation
 from webop.calls.error_policy import (
     Attempt,
     ChildrenRetryError,
@@ -35,7 +31,7 @@ from webop.calls.error_policy import (
     check_limits,
     classify_failure,
 )
-from webop.calls.instrumentation import CANCELLED, DONE, is_denial, record_begin, record_end
+from webop.calls.instrumentation import CANCELLED, DONE, describe_call, is_denial, record_end
 from webop.calls.progress import (
     HandlerState,
     Progress,
@@ -43,7 +39,7 @@ from webop.calls.progress import (
     fetch_states,
     now,
 )
-from webop.calls.shared_options import CallOptions
+from webop.calls.shared_options import LATE, CallOptions
 from webop.calls.threads import call_in_thread
 from webop.client.current_client import current_client
 from webop.errors import AdmissionError, HandlerTimeoutError, TemporaryError
@@ -59,12 +55,16 @@ from webop.handlers.causes import (
 )
 from webop.handlers.filters import matches
 from webop.handlers.model import (
+    ActivityHandler,
     ChangeHandler,
     Handler,
+    IndexHandler,
     MappingHandler,
     Reason,
     ReconcileHandler,
     ResourceHandler,
+    TimerHandler,
+    WebhookHandler,
 )
 from webop.handlers.registry import deduplicated
 from webop.handlers.retries import Again
@@ -73,12 +73,14 @@ from webop.models.fitting import dump_status
 from webop.objects.adoption import owner_of_the_moment
 from webop.objects.fields import convert_to_json, is_mapping
 from webop.objects.patch import Patch
+from webop.telemetry.tracing import open_span
 
 _FRAMEWORK = ("webop.", "asyncio.", "concurrent.")
 _UNCHOSEN_PAUSE = 1.0  # seconds
-_LATE = 0.1  # seconds
 _SUCCEEDED = {"k8s_reason": "HandlerSucceeded"}
 _logged = Once()
+
+_FREQUENT = (IndexHandler, MappingHandler, ReconcileHandler, TimerHandler, WebhookHandler)
 
 # The calls whose results go into the status of their object.
 _WITH_RESULTS = (EventCause, ChangeCause, BackgroundCause, ReconcileCause)
@@ -150,8 +152,11 @@ async def attempt(
     failure: Exception | None = None
     alarm: asyncio.TimerHandle | None = None
     if options.on_late is not None:
-        alarm = asyncio.get_running_loop().call_later(_LATE, options.on_late)
-    span = record_begin(invocation)
+        loop, is_async = asyncio.get_running_loop(), bool(handler.is_async)
+        alarm = loop.call_later(LATE, options.on_late, is_async)
+    if options.status is not None:
+        options.status.running.append(handler.id)
+    span = open_span(describe_call, invocation)
     try:
         cause.logger.log(logging.DEBUG, "%s is invoked.", handler)
         check_limits(handler, attempts)
@@ -170,13 +175,13 @@ async def attempt(
             handler,
             failure,
             attempts,
-            default_errors=options.default_errors,
             default_backoff=options.settings.execution.default_backoff,
         )
         _log_failure(cause, outcome, failure)
     else:
         outcome = DONE if result is None else Outcome(final=True, result=result)
-        cause.logger.log(options.success_level, "%s succeeded.", handler, extra=_SUCCEEDED)
+        level = logging.DEBUG if _is_frequent(handler) else logging.INFO
+        cause.logger.log(level, "%s succeeded.", handler, extra=_SUCCEEDED)
     finally:
         if alarm is not None:
             alarm.cancel()
@@ -190,19 +195,23 @@ async def attempt(
 
 
 async def _call(invocation: Invocation, runtime: timedelta) -> Any:
-    """Call the user's function in the loop or in a thread; return its result."""
+    """Call the user's function in a thread or in a separate task; return its result.
+
+    A handler may cancel that task; if this one is cancelled, that one is, too.
+    """
     handler, cause = invocation.handler, invocation.cause
     kwargs = _build_kwargs(handler, cause, invocation.state, runtime)
     if not handler.is_async:
         pool = choose_pool(handler, invocation.options.settings)
         waits_for_end = isinstance(cause, ResourceCause) and not isinstance(cause, WebhookCause)
         return await call_in_thread(handler.fn, kwargs, pool, waits_for_end=waits_for_end)
-    call = call_apart(handler.fn, kwargs, invocation)
+    task = asyncio.get_running_loop().create_task(contain(handler.fn, kwargs))
+    task.invocation = invocation  # type: ignore[attr-defined]  # for the watchdog
     del kwargs  # daemons run for long
     if handler.timeout is None:
-        return unwrap(await call)
+        return unwrap(await task)
     seconds = handler.timeout - runtime.total_seconds()
-    return unwrap(await _await_in_time(handler, call, seconds))
+    return unwrap(await _await_in_time(handler, task, seconds))
 
 
 def _build_kwargs(
@@ -219,20 +228,17 @@ def _build_kwargs(
         client = client.share(handler.queue, is_dry=is_dry)
         current_client.set(client)
         kwargs["client"] = client if handler.is_async else client.sync
-    if isinstance(cause, ResourceCause) and cause.children and not handler.is_async:
-        kwargs["children"] = cause.children.sync
+    if isinstance(cause, ResourceCause):
+        if cause.children and not handler.is_async:
+            kwargs["children"] = cause.children.sync
+        if not isinstance(cause, WebhookCause) and (misfit := cause.unconverted):
+            raise misfit
     if isinstance(cause, DiffCause) and isinstance(handler, ResourceHandler):
         inherited = handler.inherited_field if isinstance(handler, ChangeHandler) else ()
         if path := handler.field or inherited:
             kwargs.update(cause.build_field_kwargs(path))
     if cause.indices:  # few operators have any; they hide arguments of the same name
         kwargs.update(cause.indices)
-    if (
-        isinstance(cause, ResourceCause)
-        and not isinstance(cause, WebhookCause)
-        and (misfit := cause.unconverted)
-    ):
-        raise misfit
     if handler.arguments:
         cause.fit(handler.arguments, kwargs)
     return kwargs
@@ -269,30 +275,19 @@ async def execute_children(
     cause = invocation.cause if cause is None else cause
     if not isinstance(cause, ChangeCause):
         raise TypeError("Only handlers of changes can have sub-handlers.")
-    chosen = [child for child in deduplicated(children) if matches(child, cause)]
-    refs = {child.id for child in chosen}
+    chosen, progress = _choose_children(children, cause, invocation.options)
     parents: dict[str, HandlerState] = {}
     ancestor: Invocation | None = invocation
     while ancestor is not None:
-        ancestor.subrefs |= refs  # also if this call is cancelled
+        ancestor.subrefs.update(progress)  # also if this call is cancelled
         state = ancestor.state
         parents[ancestor.handler.id] = replace(state, subrefs=state.subrefs | ancestor.subrefs)
         ancestor = ancestor.parent
     options = replace(invocation.options, parents=parents, status=None)
-    storage, journal = options.settings.persistence.progress_storage, options.journal
-    # An earlier call in the same attempt can have called some of them.
-    body = cause.body if journal is None else journal.body
-    states = fetch_states(chosen, body=body, storage=storage)
-    progress = Progress.restore(chosen, states, purpose=cause.reason.value)
-    if cause.reason is Reason.UPDATE:
-        digest = digest_essence(cause.new if journal is None else journal.essence)
-        for key, state in [*progress.items()]:
-            if state.is_finished and state.seen not in (None, digest):
-                progress.restart(key)
     if lifecycle is not None:
         options = replace(options, lifecycle=lifecycle)
-    if journal is not None and progress.due(chosen):
-        journal.note(parents, Patch())  # a crash must not restart their timeouts
+    if options.journal is not None and progress.due(chosen):
+        options.journal.note(parents, Patch())  # a crash must not restart their timeouts
     outcomes = await execute(chosen, cause, progress, options)
     invocation.subrefs.update(progress, *(outcome.subrefs for outcome in outcomes.values()))
     if not progress.is_finished:
@@ -301,12 +296,39 @@ async def execute_children(
         raise ChildrenRetryError(message, delay=progress.delay) from next(errors, None)
 
 
+def _choose_children(
+    children: Sequence[ChangeHandler], cause: ChangeCause, options: CallOptions
+) -> tuple[list[ChangeHandler], Progress]:
+    """Return the sub-handlers to call for a cause, and their states.
+
+    As for other handlers of updates, the records prove a change that was undone meanwhile.
+    """
+    storage, journal = options.settings.persistence.progress_storage, options.journal
+    known = [*deduplicated(children)]
+    # An earlier call in the same attempt can have called some of them.
+    body = cause.body if journal is None else journal.body
+    states = fetch_states(known, body=body, storage=storage)
+    progress = Progress.restore(known, states, purpose=cause.reason.value)
+    missed: set[str] = set()
+    if cause.reason is Reason.UPDATE:
+        digest = digest_essence(cause.new if journal is None else journal.essence)
+        for key, state in [*progress.items()]:
+            if state.seen is not None and (not state.is_finished or state.seen != digest):
+                missed.add(key)
+                if state.is_finished:
+                    progress.restart(key)
+    chosen = [child for child in known if matches(child, cause, has_missed=child.id in missed)]
+    return chosen, Progress({child.id: progress[child.id] for child in chosen})
+
+
 def _deliver(key: str, result: Any, cause: ResourceCause) -> None:
     """Put the result of a handler into the status (chapter "Results delivery").
 
     Those of timers are left out if the object had them before the call, and still has them.
     """
-    if result is None or (isinstance(result, Again) and isinstance(cause, ReconcileCause)):
+    if isinstance(result, Again) and isinstance(cause, ReconcileCause):
+        result = result.status
+    if result is None:
         return
     status = dump_status(result) if isinstance(result, pydantic.BaseModel) else {key: result}
     if isinstance(cause, BackgroundCause):
@@ -318,6 +340,13 @@ def _deliver(key: str, result: Any, cause: ResourceCause) -> None:
         current = cause.patch.status.get(key)
         status = {key: {**(current if is_mapping(current) else {}), **result}}
     cause.patch.status.update(status)
+
+
+def _is_frequent(handler: Handler) -> bool:
+    """Return whether it is called so often that a success is worth no line at the usual level."""
+    if isinstance(handler, ActivityHandler):
+        return handler.activity in VITAL
+    return isinstance(handler, _FREQUENT)
 
 
 def _log_failure(cause: Cause, outcome: Outcome, exc: Exception) -> None:

@@ -28,7 +28,7 @@ from webop.handlers.model import (
     WebhookHandler,
 )
 from webop.telemetry.counters import FailedCall
-from webop.telemetry.tracing import Description, open_span
+from webop.telemetry.tracing import Description
 
 if TYPE_CHECKING:
     from webop.telemetry.spans import Span
@@ -38,14 +38,8 @@ CANCELLED = Outcome(final=True)
 _STATEFUL = (ChangeHandler, DaemonHandler, ReconcileHandler, TimerHandler)  # no raw events
 
 
-def record_begin(invocation: Invocation) -> Span | None:
-    """Record the begin of a call; return its span if traces are enabled."""
-    if (status := invocation.options.status) is not None:
-        status.running.append(invocation.handler.id)
-    return open_span(_describe, invocation)
-
-
-def _describe(invocation: Invocation) -> Description:
+def describe_call(invocation: Invocation) -> Description:
+    """Return the description of the span of a call."""
     handler, cause = invocation.handler, invocation.cause
     name = _name(handler, invocation.options)
     attributes: dict[str, str | int | None] = {
@@ -81,9 +75,8 @@ def record_end(
             attempts = invocation.state.retries + 1
             status.failures[handler.id] = attempts, _name_error(failure)
     if span is not None:
-        named = _name_failure(handler, outcome) or "success"
-        is_wrong = named != "denied" and not isinstance(failure, ChildrenRetryError)
-        span.conclude(named, failure if is_wrong else None)
+        is_wrong = how != "denied" and not isinstance(failure, ChildrenRetryError)
+        span.conclude(how or "success", failure if is_wrong else None)
         span.close()
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from webop.handlers.model import ErrorsMode
 from webop.lifecycles import LifeCycleFn, all_at_once
 from webop.settings.groups import OperatorSettings
 from webop.telemetry.counters import CallCounters
@@ -38,6 +36,10 @@ class Journal(Protocol):
         """
 
 
+LATE: Final = 0.1
+"""Seconds; if a function runs longer, what the handlers before it have left is written."""
+
+
 @dataclass(slots=True)
 class HandlingStatus:
     """The status of the handlers of one object, for the status page.
@@ -45,7 +47,7 @@ class HandlingStatus:
     Attributes:
         running: the ids of the running handlers.
         failures: for handlers that will be retried, by id: the number of failed attempts, and the
-            type of the last error.
+            type of the last error; by "" for webop itself.
         trace: the span of the first calls for a change that is being handled, if there is one.
     """
 
@@ -63,11 +65,10 @@ class CallOptions:
     Attributes:
         settings: the operator's settings.
         lifecycle: chooses which of the due handlers are called next.
-        default_errors: the mode for other exceptions if the handler has none.
         journal: takes over what handlers of changes leave.
-        on_late: is called when a function has run, or waited for a thread, for 0.1 s.
+        on_late: is called when a function has run, or waited for a thread, for 0.1 s, with whether
+            it is async.
         parents: for sub-handlers: the states of their parents.
-        success_level: the logging level of successes.
         may_continue: returns whether another handler may be called after the first one.
             Sub-handlers are called in any case, as their parent is running.
         counters: counts the calls.
@@ -76,11 +77,9 @@ class CallOptions:
 
     settings: OperatorSettings
     lifecycle: LifeCycleFn = all_at_once
-    default_errors: ErrorsMode = ErrorsMode.TEMPORARY
     journal: Journal | None = None
-    on_late: Callable[[], None] | None = None
+    on_late: Callable[[bool], None] | None = None
     parents: Mapping[str, HandlerState] = field(default_factory=dict)
-    success_level: int = logging.INFO
     may_continue: Callable[[], bool] = lambda: True
     counters: CallCounters = field(default_factory=CallCounters)
     status: HandlingStatus | None = None

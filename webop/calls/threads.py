@@ -82,7 +82,7 @@ class _Usage:
 
     def _remove(self, call: Future[Any], pool: Pool) -> None:
         self.calls.discard(call)
-        if self.count_waiting(pool) == 0:
+        if self.full_since is not None and self.count_waiting(pool) == 0:
             self.full_since = None
 
     def _warn_if_full(self, pool: Pool, since: float) -> None:

@@ -53,6 +53,7 @@ def _load(name: str) -> Any:
         "Inspection": {
             "handlers": "List the handlers of files and modules.",
             "doctor": "Check an operator in a cluster.",
+            "explain": "Explain why nothing happens to an object.",
             "webhooks": "List and remove the webhook configurations of operators.",
             "finalizers": "Find and release objects that a finalizer blocks.",
             "migrate": "Report what must change in an operator for Kopf.",

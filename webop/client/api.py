@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import random
-import time
+from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
@@ -45,15 +45,16 @@ from webop.client.http.sessions import (
     build_transport,
 )
 from webop.client.http.streams import (
-    Deadlines,
     LineStream,
     StreamLimits,
     build_refusal,
+    find_compression,
     read_content,
 )
-from webop.client.request_limits import RequestLimits
+from webop.client.http.transport import UntrustedServerError
 from webop.errors import (
     TRANSIENT_ERRORS,
+    APIConnectionError,
     APINotFoundError,
     APIStatusError,
     APITooManyRequestsError,
@@ -70,7 +71,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-PAGE_SIZE = 500
+_PAGE_SIZE = 500
+
+# How many requests of a queue are in flight at once. Each connection costs a TLS handshake and some
+# 40 to 100 KB, and more requests at once gain nothing.
+_IN_FLIGHT = 16
 
 # Seconds, from and to: the pause after a 401 before the request is sent with the same credentials.
 _SECOND_TRY = (FORGIVENESS, 1.0)
@@ -91,8 +96,8 @@ class ObjectOptions(TypedDict, total=False):
     """Options of a request about one object.
 
     Attributes:
-        is_queued: whether it waits for its turn among the requests about objects of its kind
-            (see :mod:`webop.client.request_limits`); by default, it is sent at once.
+        is_queued: whether it waits for its turn among the requests about objects of its kind; by
+            default, it is sent at once.
         is_retried: whether network errors and 5xx are retried; by default, they are.
         keeps_managed_fields: whether the response keeps its ``metadata.managedFields``; by default,
             it does.
@@ -119,7 +124,10 @@ class Client:
         - After a 401, the request is sent again with the same credentials. If all requests with
           them get a 401 now, the credentials are excluded, and the request continues with others.
           Without others, it fails with LoginError.
-        - Only requests with a queue wait for other requests.
+        - Of each queue (a kind of objects, or a sort of handlers), 16 requests are in flight; the
+          others wait in the order of their arrival. Requests without a queue (Leases, peering,
+          discovery, logins, Events, watches) never wait: a burst of objects delays nothing that
+          keeps the operator alive.
         - Each credentials have one pool of connections. When the credentials are no longer valid,
           the pool is closed after its last request.
 
@@ -130,7 +138,6 @@ class Client:
     Attributes:
         options: the timeouts and pauses; they can be replaced.
         counters: counters of the requests.
-        limits: the slots for requests with a queue.
         watches: the resources of the running watches, by their status.
         paging_groups: the API groups known to have no streaming lists, so that no watch requests
             one again. They differ by group because aggregated groups have separate servers.
@@ -148,7 +155,9 @@ class Client:
         self.options = options
         self._pool = SessionPool(vault, lambda: self.options.trust_env, transport_factory)
         self.counters = RequestCounters()
-        self.limits = RequestLimits(self.counters.waits)
+        self._queues: defaultdict[str, asyncio.Semaphore] = defaultdict(
+            lambda: asyncio.Semaphore(_IN_FLIGHT)
+        )
         self.watches: dict[WatchStatus, Resource] = {}
         self._logged = Once()
 
@@ -196,11 +205,8 @@ class Client:
             try:
                 if call.queue is None:
                     return await self._exchange(call)
-                await self.limits.acquire(call.queue)
-                try:
+                async with self._queues[call.queue]:
                     return await self._exchange(call)
-                finally:
-                    self.limits.release(call.queue)
             except _TRANSIENT as exc:
                 is_final = isinstance(exc, APITooManyRequestsError) and not exc.retry_after
                 if is_final or not call.is_retried:
@@ -243,37 +249,45 @@ class Client:
             APIStatusError: a status of 300 or above.
         """
         call = Call("GET", path, params, accept=PARTIAL_OBJECT if is_partial else JSON)
-        deadlines = Deadlines(limits)
-        session = await self._pool.acquire()
-        began, status = time.monotonic(), None
+        lines = LineStream(call, limits)
+        session = self._pool.take() or await self._pool.open()
+        now = asyncio.get_running_loop().time
+        began, status, response = now(), None, None
         try:
             try:
-                async with deadlines.limit():
-                    response = await session.send(call, limits.connect)
+                async with lines.waiting():
+                    request = session.build_request(call, limits.connect)
+                    response = lines.response = await session.transport.send(request)
                     status = response.status
-                    if response.status >= 300:
+                    session.note(status, began)
+                    if status >= 300:
                         raise build_refusal(call, response, await read_content(response))
+                    if problem := find_compression(response):
+                        raise problem
             except OSError as exc:
-                raise build_connection_error(call.attempt, exc) from exc
+                raise self._explain(call, session, exc) from exc
             finally:
-                self.counters.add("WATCH", status, time.monotonic() - began)
-            try:
-                yield LineStream(call, response, deadlines)
-            finally:
-                await response.aclose()
+                self.counters.add("WATCH", status, now() - began)
+            yield lines
         except APIUnauthorizedError as exc:
             if session.is_refused:
                 await self.vault.invalidate(session.info, error=exc)
             raise
         finally:
-            await self._pool.release(session)
+            try:
+                if response is not None:
+                    await response.aclose()
+            finally:
+                if self._pool.release(session):
+                    await self._pool.close_outdated()
 
     async def get(
         self, resource: Resource, namespace: str | None, name: str, **options: Unpack[ObjectOptions]
     ) -> dict[str, Any]:
         """Read one object."""
         path = resource.get_url(namespace=namespace, name=name)
-        return await self._on_object("GET", resource, path, options)
+        call = _build_call("GET", resource, path, options)
+        return _trim(await self.perform(call), resource, options)
 
     async def list_pages(
         self,
@@ -296,7 +310,7 @@ class Client:
         """
         path = resource.get_url(namespace=namespace)
         selection = params if isinstance(params, Selection) else Selection(params or {})
-        query, token = {"limit": str(PAGE_SIZE), **selection.params}, ""
+        query, token = {"limit": str(_PAGE_SIZE), **selection.params}, ""
         while True:
             if token:
                 query = {**query, "continue": token}
@@ -325,18 +339,13 @@ class Client:
     ) -> dict[str, Any]:
         """Create an object, return it as stored."""
         path = resource.get_url(namespace=namespace)
-        return await self._on_object("POST", resource, path, options, encode_body(body))
+        call = _build_call("POST", resource, path, options, encode_body(body))
+        return _trim(await self.perform(call), resource, options)
 
-    async def delete(
-        self,
-        resource: Resource,
-        namespace: str | None,
-        name: str,
-        options: Mapping[str, Any] | None = None,
-    ) -> dict[str, Any]:
-        """Delete an object, with optional DeleteOptions; return the object, or a Status."""
+    async def delete(self, resource: Resource, namespace: str | None, name: str) -> dict[str, Any]:
+        """Delete an object; return it, or a Status."""
         path = resource.get_url(namespace=namespace, name=name)
-        result: dict[str, Any] = await self.request("DELETE", path, body=options)
+        result: dict[str, Any] = await self.request("DELETE", path)
         return result
 
     async def patch(
@@ -361,34 +370,14 @@ class Client:
         is_merge = isinstance(patch, Mapping)
         content = encode_body(patch if is_merge else list(patch))
         content_type = MERGE_PATCH if is_merge else JSON_PATCH
+        call = _build_call("PATCH", resource, path, options, content, content_type)
         try:
-            return await self._on_object("PATCH", resource, path, options, content, content_type)
+            return _trim(await self.perform(call), resource, options)
         except APINotFoundError as exc:
             missing = exc.details.get("name"), exc.details.get("kind", resource.plural)
             if missing in {(name, resource.plural), (name, resource.kind)}:
                 return None  # a deleted object needs no patch
             raise
-
-    async def _on_object(
-        self,
-        method: str,
-        resource: Resource,
-        path: str,
-        options: ObjectOptions,
-        content: bytes | None = None,
-        content_type: str = JSON,
-    ) -> dict[str, Any]:
-        queue = resource.plural_name if options.get("is_queued") else None
-        is_retried = options.get("is_retried", True)
-        timeout, is_partial = options.get("timeout"), options.get("is_partial", False)
-        accept = PARTIAL_OBJECT if is_partial else JSON
-        call = Call(method, path, None, content, content_type, accept, timeout, is_retried, queue)
-        result: dict[str, Any] = await self.perform(call)
-        if result and is_partial:
-            result = cut_object(result, resource)
-        if result and not options.get("keeps_managed_fields", True):
-            result.get("metadata", {}).pop("managedFields", None)
-        return result
 
     async def _exchange(self, call: Call) -> Any:
         """Send a call; again after a 401, and again whenever there are other credentials.
@@ -396,34 +385,69 @@ class Client:
         Raises:
             APIUnauthorizedError: two responses were 401, but other requests were accepted.
         """
-        options = self.options
+        options, now = self.options, asyncio.get_running_loop().time
         session: Session | None = None
         is_forgiven = False
         while True:
-            session = await self._pool.acquire(session)
-            began, status = time.monotonic(), None
+            session = self._pool.take(session) or await self._pool.open()
+            began, status = now(), None
             try:
                 with open_span(session.describe, call) or NOT_TRACED as span:
-                    timeout = call.timeout or options.request_timeout or None
-                    async with asyncio.timeout(timeout):
-                        response = await session.send(call, options.connect_timeout)
+                    async with asyncio.timeout(call.timeout or options.request_timeout or None):
+                        request = session.build_request(call, options.connect_timeout)
+                        response = await session.transport.send(request)
                         status = response.status
+                        session.note(status, began)
                         content = await read_content(response)
                     if span is not None:
                         span.record_response(status)
-                if response.status >= 300:
+                if status >= 300 and not (call.etag and status == 304):
                     raise build_refusal(call, response, content)
-                return await decode(content, lambda: call.attempt) if content else None
+                found = await decode(content, lambda: call.attempt)
+                return found if call.etag is None else (response.headers.get(b"etag", b""), found)
             except APIUnauthorizedError as exc:
                 if session.is_refused:
                     await self.vault.invalidate(session.info, error=exc)
                 elif is_forgiven:
                     raise
                 is_forgiven = not session.is_refused
-            except (OSError, orjson.JSONDecodeError) as exc:
-                raise build_connection_error(call.attempt, exc) from exc
+            except orjson.JSONDecodeError as exc:
+                problem = find_compression(response) or exc
+                raise build_connection_error(call.attempt, problem) from exc
+            except OSError as exc:
+                raise self._explain(call, session, exc) from exc
             finally:
-                self.counters.add(call.method, status, time.monotonic() - began)
-                await self._pool.release(session)
+                self.counters.add(call.method, status, now() - began)
+                if self._pool.release(session):
+                    await self._pool.close_outdated()
             if is_forgiven:
                 await asyncio.sleep(random.uniform(*_SECOND_TRY))  # noqa: S311 - no secret
+
+    def _explain(self, call: Call, session: Session, exc: Exception) -> APIConnectionError:
+        """Return the error of a request without a usable response; maybe it needs a new login."""
+        if isinstance(exc, UntrustedServerError):
+            self.vault.ask_for_login(session.info, error=exc)
+        return build_connection_error(call.attempt, exc)
+
+
+def _build_call(
+    method: str,
+    resource: Resource,
+    path: str,
+    options: ObjectOptions,
+    content: bytes | None = None,
+    content_type: str = JSON,
+) -> Call:
+    accept = PARTIAL_OBJECT if options.get("is_partial") else JSON
+    queue = resource.plural_name if options.get("is_queued") else None
+    timeout, is_retried = options.get("timeout"), options.get("is_retried", True)
+    return Call(method, path, None, content, content_type, accept, timeout, is_retried, queue)
+
+
+def _trim(found: dict[str, Any], resource: Resource, options: ObjectOptions) -> dict[str, Any]:
+    """Remove from an object what the options exclude."""
+    if found and options.get("is_partial"):
+        found = cut_object(found, resource)
+    if found and not options.get("keeps_managed_fields", True):
+        found.get("metadata", {}).pop("managedFields", None)
+    return found

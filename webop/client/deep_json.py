@@ -35,12 +35,14 @@ async def decode(text: bytes, describe: Callable[[], Attempt]) -> Any:
     Large texts are read in a thread, so that the event loop is not held for long.
 
     Args:
-        text: an object, a list of objects, or an event of a watch.
+        text: an object, a list of objects, or an event of a watch; the value of nothing is None.
         describe: returns the request, for a warning.
 
     Raises:
         orjson.JSONDecodeError: it is not JSON.
     """
+    if not text:
+        return None
     if len(text) < LARGE:
         return _decode(text, describe)
     return await asyncio.get_running_loop().run_in_executor(_thread, _decode, text, describe)

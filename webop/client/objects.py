@@ -55,6 +55,7 @@ from webop.errors import (
     MisfitError,
 )
 from webop.models.fitting import dump, dump_set, fit
+from webop.objects.patch import Patch
 from webop.objects.resources import Resource, Selector, select_objects
 from webop.objects.status_conditions import meets
 
@@ -214,7 +215,7 @@ class AsyncClient:
         """
         target = _Target(kind, namespace, name, subresource)
         found = await self._send("GET", target, keeps_managed_fields=managed_fields)
-        return found if subresource else _fit(kind, found)
+        return found if subresource else fit_kind(kind, found)
 
     @overload
     async def list(
@@ -252,14 +253,16 @@ class AsyncClient:
         supports only some fields of a kind. Without a namespace, the whole cluster is read.
         """
         resource = await self._find(kind, namespace)
-        selection = {"labelSelector": _join(labels), "fieldSelector": _join(fields)}
+        selection = {"labelSelector": join_selector(labels), "fieldSelector": join_selector(fields)}
         selection = {key: text for key, text in selection.items() if text}
 
         async def read(**more: str) -> builtins.list[Any]:
             pages = self._requests.list_pages(
                 resource, namespace, selection | more, queue=self.queue, timeout=self.timeout
             )
-            return [_fit(kind, strip_object(item)) async for page in pages for item in page.items]
+            return [
+                fit_kind(kind, strip_object(item)) async for page in pages for item in page.items
+            ]
 
         with self._noticing_absence():
             try:
@@ -305,7 +308,7 @@ class AsyncClient:
         raw = dump(body) if isinstance(body, pydantic.BaseModel) else body
         place = namespace or _get(raw, "namespace")
         target = _Target(kind or _select(raw), place, name, subresource)
-        return _fit(type(body), await self._send("POST", target, body=raw))
+        return fit_kind(type(body), await self._send("POST", target, body=raw))
 
     @overload
     async def apply(
@@ -361,7 +364,7 @@ class AsyncClient:
             params["fieldManager"] = field_manager
         target = _Target(_select(raw), place, name, subresource)
         found = await self._send("PATCH", target, params=params, body=raw, content_type=APPLY_PATCH)
-        return _fit(type(body), found)
+        return fit_kind(type(body), found)
 
     async def patch(
         self,
@@ -384,7 +387,13 @@ class AsyncClient:
         Raises:
             APINotFoundError: the object does not exist.
             APIUnprocessableError: a test of a JSON patch fails, or the result is not valid.
+            TypeError: the patch has functions, as those of ``patch.status.set_condition()``.
         """
+        if isinstance(patch, Patch) and patch.fns:
+            raise TypeError(
+                "client.patch() cannot send the functions of a patch, such as set_condition(). "
+                "Send patch.as_json_patch(body), for a body that you have read."
+            )
         is_merge = isinstance(patch, Mapping)
         body = patch if is_merge else list(patch)
         content_type = MERGE_PATCH if is_merge else JSON_PATCH
@@ -484,7 +493,7 @@ class AsyncClient:
 
         wish = condition if isinstance(condition, str) else "as expected"
         found = await self._wait(kind, name, namespace, timeout, holds, wish)
-        return _fit(kind, found or {})
+        return fit_kind(kind, found or {})
 
     async def wait_gone(
         self,
@@ -510,7 +519,8 @@ class AsyncClient:
         is_over: Callable[[Obj | None], object],
         wish: str,
     ) -> Obj | None:
-        what = f"{kind} {name!r}" + (f" in namespace {namespace!r}" if namespace else "")
+        said = kind.__name__ if isinstance(kind, type) else kind
+        what = f"{said} {name!r}" + (f" in namespace {namespace!r}" if namespace else "")
         obj: Obj | None = None
         is_known = False
         deadline = asyncio.timeout(timeout)
@@ -681,7 +691,7 @@ class SyncClient:
             ) from None
 
 
-def _fit(kind: object, obj: Obj) -> Any:
+def fit_kind(kind: object, obj: Obj) -> Any:
     """Return an object as its model, if it was asked for by a model.
 
     Raises:
@@ -710,7 +720,8 @@ def _get(body: Mapping[str, Any], field: str) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _join(selector: Mapping[str, str] | str | None) -> str:
+def join_selector(selector: Mapping[str, str] | str | None) -> str:
+    """Return a selector as text."""
     if isinstance(selector, Mapping):
         return ",".join(f"{key}={value}" for key, value in selector.items())
     return selector or ""

@@ -1,6 +1,7 @@
-"""The watch of one object, for callers that wait until it meets a condition.
+"""Waiting for the cluster: until an object meets a condition, until a kind is served.
 
-Place in the flow: :meth:`webop.client.objects.AsyncClient.wait_for` checks each state.
+Place in the flow: :meth:`webop.client.objects.AsyncClient.wait_for` checks each state of
+:func:`follow`. Who applies a definition calls :func:`wait_served`.
 """
 
 from __future__ import annotations
@@ -10,22 +11,31 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from webop.aio.backoff import Backoff, format_pause
+from webop.client.discovery import discover
 from webop.client.http.failed_requests import choose_pause, parse_attempt
-from webop.client.http.requests import build_selection
+from webop.client.http.requests import Call, build_selection
 from webop.client.http.streams import StreamLimits
 from webop.client.watch_events import CHANGES, BrokenStreamError, parse_event
-from webop.errors import TRANSIENT_ERRORS, APIGoneError, APIUnauthorizedError
+from webop.errors import (
+    TRANSIENT_ERRORS,
+    APIConnectionError,
+    APIGoneError,
+    APIStatusError,
+    APIUnauthorizedError,
+)
+from webop.objects.resources import Resource
 from webop.objects.status_conditions import find_condition, is_outdated
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Mapping
 
     from webop.client.api import Client
-    from webop.objects.resources import Resource
 
 logger = logging.getLogger(__name__)
 
 _SILENCE = 90.0  # seconds; bookmarks come each minute, so the connection is dead then
+_POLLING = 0.2  # seconds
+_NOT_YET = frozenset({404, 429, 503})
 _PAUSES = (0.1, 1.0, 2.0, 5.0, 10.0)  # seconds
 _TRANSIENT = (
     *TRANSIENT_ERRORS,
@@ -78,6 +88,33 @@ async def follow(
         else:
             pause = backoff.next()  # a server that ends each stream at once must not be flooded
         await asyncio.sleep(pause or 0)
+
+
+async def wait_served(
+    client: Client, definition: Mapping[str, Any], timeout: float
+) -> set[Resource]:
+    """Wait until all versions of a CRD are served; return those that are not in time.
+
+    The condition "Established" of a definition says nothing of new versions, but the discovery
+    does. After that, lists can be refused for a second, while the storage begins.
+    """
+    spec, deadline = definition["spec"], asyncio.get_running_loop().time() + timeout
+    group, plural = spec["group"], spec["names"]["plural"]
+    served = (one["name"] for one in spec["versions"] if one.get("served"))
+    missing = {Resource(group, version, plural) for version in served}
+    while True:
+        for kind in missing & (await discover(client, {group})).resources:
+            try:
+                await client.perform(Call("GET", kind.get_url(), {"limit": "1"}, is_retried=False))
+            except APIConnectionError:
+                continue
+            except APIStatusError as exc:  # others are answers, such as a missing permission
+                if exc.status in _NOT_YET:
+                    continue
+            missing.discard(kind)
+        if not missing or asyncio.get_running_loop().time() > deadline:
+            return missing
+        await asyncio.sleep(_POLLING)
 
 
 def describe(obj: dict[str, Any] | None, wish: str) -> str:

@@ -9,9 +9,6 @@ States (the idea is of kube-rs)::
       ^           │           │ └─────┘
       └───────────┴───────────┘ the version is too old (410), or in doubt: list again
 
-While a long list is read, a second stream brings the changes
-(:mod:`webop.client.changes_while_listing`).
-
 Listings come in the stream itself, or in pages before it. Measured with 5000 objects of 1.3 KB
 against Kubernetes 1.36, medians of four noisy runs: 39 to 55 µs of CPU per object by the stream,
 46 to 52 by pages, which is no difference; 0.5 to 0.9 s in all by the stream, 1.2 to 2.8 by pages;
@@ -23,12 +20,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from webop.client.api import PAGE_SIZE
-from webop.client.changes_while_listing import EarlyChanges
 from webop.client.http.failed_requests import parse_attempt
 from webop.client.http.requests import Selection, cut_object
 from webop.client.http.streams import LineStream, StreamLimits
@@ -37,11 +32,10 @@ from webop.client.watch_recovery import Recovery, State, WatchOptions, WatchStat
 from webop.errors import APIStatusError, APIUnauthorizedError, WebopError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+    from collections.abc import AsyncGenerator
     from contextlib import AbstractAsyncContextManager
 
     from webop.client.api import Client
-    from webop.client.http.requests import Page
     from webop.objects.resources import Resource
 
 __all__ = ["State", "WatchItem", "WatchOptions", "WatchStatus", "watch"]
@@ -89,14 +83,13 @@ async def watch(
     """Yield all objects of a resource, and then their changes, forever.
 
     Flow: ListingStarted, (None, object)…, ListingFinished, ("ADDED"|"MODIFIED"|"DELETED", object)…;
-    then again from ListingStarted whenever changes were lost. If there are more than 500 objects,
-    changes come between the listed objects.
+    then again from ListingStarted whenever changes were lost.
 
     The stream begins with the existing objects (Kubernetes API concepts: "Streaming lists").
     Otherwise they are read in pages of 500 before it: if the server has no streaming lists, or none
-    at the moment, if the last one broke, or if ``options.streaming_list`` is off. Objects that
-    change during the listing come again, and deleted objects come as "DELETED", also before
-    ListingFinished, and even if they were not listed before.
+    at the moment, if the last one broke, or if ``options.streaming_list`` is off. Changes during
+    the listing come after its objects: those in a streaming list before ListingFinished, as of type
+    None or "DELETED".
 
     Guarantees:
         - No error ends it. Each error is logged once, and followed by a pause of 0.8 to 30 seconds,
@@ -131,8 +124,6 @@ async def watch(
                 async with watcher.open_stream() as batches:
                     watcher.begin(batches)
                     async for lines in batches:
-                        for event in watcher.take_early():
-                            yield event
                         for line in lines:
                             item = watcher.accept(*await parse_event(line, watcher.attempt))
                             if item is not None:
@@ -140,8 +131,6 @@ async def watch(
                 watcher.end()
             except Exception as exc:  # noqa: BLE001 - a watch must survive all of them
                 watcher.fail(exc)
-            finally:
-                await watcher.early.close()
             await asyncio.sleep(watcher.pause)
     finally:
         client.watches.pop(status, None)
@@ -180,13 +169,11 @@ class Watcher:
         self._is_healthy = False
         self._is_streaming = False
         self._prefers_pages = False
-        self._listed = 0
         self._stream: LineStream | None = None
         self._began_with = ""
         self.status = status
         self.selection = selection
         self.pause = 0.0
-        self.early = EarlyChanges()
 
     @property
     def needs_pages(self) -> bool:
@@ -196,8 +183,6 @@ class Watcher:
     def begin_listing(self) -> None:
         """Choose how to list: after a broken streaming list, in pages."""
         self.status.state = State.LISTING
-        self._listed = 0
-        self.early.forget_until()
         self._is_streaming = (
             self._options.streaming_list
             and not self._prefers_pages
@@ -207,10 +192,12 @@ class Watcher:
     async def list_pages(self) -> AsyncGenerator[WatchEvent, None]:
         """Yield all existing objects; remember the version of the list."""
         version = ""
-        async with aclosing(self._read_pages()) as pages:
+        # The watch itself pauses, and reports failures in its status; so no retries here.
+        reading = self._client.list_pages(
+            self.resource, self._namespace, self.selection, is_retried=False
+        )
+        async with aclosing(reading) as pages:
             async for page in pages:
-                if not version and len(page.items) == PAGE_SIZE:
-                    self.early.begin(self._open_early(page), self.attempt)
                 version = page.resource_version
                 objects = [item for item in page.items if _has_name(item)]
                 skipped = len(page.items) - len(objects)
@@ -221,53 +208,25 @@ class Watcher:
                 page.items.clear()
                 objects.reverse()
                 while objects:
-                    for event in self.take_early():
-                        yield event
-                    raw = objects.pop()
-                    if not self.early.has_brought(raw):
-                        yield None, self._strip(raw)
+                    yield None, self._strip(objects.pop())
         self.status.version = version
-
-    def _read_pages(self, limit: int = PAGE_SIZE) -> AsyncGenerator[Page, None]:
-        # The watch itself pauses, and reports failures in its status; so no retries here.
-        params = {"limit": str(limit), **self.selection.params}
-        paged = Selection(params, is_partial=self.selection.is_partial)
-        return self._client.list_pages(self.resource, self._namespace, paged, is_retried=False)
-
-    @asynccontextmanager
-    async def _open_early(self, page: Page | None = None) -> AsyncIterator[LineStream]:
-        """Watch from the version of a first page, or from now."""
-        if page is None:
-            async with aclosing(self._read_pages(1)) as pages:
-                page = await anext(pages)
-        # Without comparable versions, as in some aggregated APIs, old changes are not recognizable.
-        if not page.resource_version.isdecimal():
-            raise BrokenStreamError(f"resource version {page.resource_version!r} is not a number")
-        async with self.open_stream(page.resource_version) as stream:
-            yield stream
-
-    def take_early(self) -> Iterator[WatchEvent]:
-        """Yield the changes that have arrived during a listing."""
-        for kind, raw in self.early.take():
-            yield kind, self._strip(raw)
 
     def finish_listing(self) -> ListingFinished:
         """Note that all objects were yielded, as of the version in the status."""
         self.status.state = State.WATCHING
         self._prefers_pages = False
-        self.early.stop()
         if self._stream is not None:
             self._stream.limit(self._build_limits())
         return ListingFinished(self.status.version)
 
-    def open_stream(self, version: str | None = None) -> AbstractAsyncContextManager[LineStream]:
-        """Open a stream after a version, by default the last one seen, or with a list first."""
+    def open_stream(self) -> AbstractAsyncContextManager[LineStream]:
+        """Open a stream after the last version seen, or with a list first."""
         params = {"watch": "true", "allowWatchBookmarks": "true", **self.selection.params}
-        if version is None and self.status.state is State.LISTING:
+        if self.status.state is State.LISTING:
             # No version means the newest state, as for a list in pages.
             params |= {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
         else:
-            params["resourceVersion"] = version or self.status.version
+            params["resourceVersion"] = self.status.version
         if self._options.server_timeout is not None:
             params["timeoutSeconds"] = str(math.ceil(self._options.server_timeout))
         is_partial = self.selection.is_partial
@@ -296,11 +255,7 @@ class Watcher:
             is_news = self.status.version != self._began_with or not version
             if is_news or kind == BOOKMARK:
                 self._heal()
-        if kind == BOOKMARK:
-            self.early.forget_until(version)
-        if kind not in CHANGES or self.early.has_brought(raw):
-            return None
-        return kind, self._strip(raw)
+        return (kind, self._strip(raw)) if kind in CHANGES else None
 
     def _accept_listed(self, kind: Any, raw: dict[str, Any], version: str) -> WatchItem | None:
         """Return the item in a line of a streaming list; None if there is none.
@@ -317,11 +272,6 @@ class Watcher:
         if kind == BOOKMARK or self.status.get_age() > _LIST_LIMIT:
             raise _NoStreamingListError("the list does not end")
         if kind not in CHANGES:
-            return None
-        self._listed += 1
-        if self._listed == PAGE_SIZE:
-            self.early.begin(self._open_early(), self.attempt)
-        if self.early.has_brought(raw):
             return None
         return ("DELETED" if kind == "DELETED" else None), self._strip(raw)
 

@@ -29,11 +29,10 @@ import orjson
 
 from webop.client.watch_events import parse_number
 from webop.context.field_owners import covers, is_applied
+from webop.objects.fields import Json
 
 if TYPE_CHECKING:
     from webop.handlers.model import ReconcileHandler
-
-Json = dict[str, Any]
 
 _PREFIX: Final = "webop.dev"
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
@@ -133,6 +132,11 @@ class Child:
     applied_fields: str | None = None
     unchecked: bytes | None = None
     raw: Json | None = None
+
+    @property
+    def known_raw(self) -> Json | None:
+        """The object, unless it is not read, or its deletion has begun since it was read."""
+        return None if self.is_deleting else self.raw
 
     def has(self, digest: str, content: Json) -> bool:
         """Return whether the child still is as it was applied, with this digest."""

@@ -9,14 +9,16 @@ from __future__ import annotations
 import asyncio
 import builtins
 import functools
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 import orjson
 import pydantic
 
 from webop.client.current_client import current_client
-from webop.client.objects import blocking
+from webop.client.http.requests import cut_object, strip_object
+from webop.client.objects import blocking, fit_kind, join_selector
 from webop.context.child_store import (
     Child,
     Left,
@@ -42,11 +44,11 @@ from webop.errors import (
 from webop.models.fitting import dump_set
 from webop.models.model import select_kind
 from webop.objects.body import Body, OwnerReference, build_owner_reference
-from webop.objects.fields import clone, resolve
+from webop.objects.fields import Json, clone, convert_to_json, is_mapping, resolve
 from webop.objects.label_selectors import matches_labels, parse_label_selector
 from webop.objects.names import join_names
 from webop.objects.resources import Resource, Selector
-from webop.objects.status_conditions import is_outdated, meets
+from webop.objects.status_conditions import meets
 
 if TYPE_CHECKING:
     from webop.client.objects import AsyncClient
@@ -54,7 +56,7 @@ if TYPE_CHECKING:
     from webop.events.loggers import Logger
     from webop.handlers.model import ReconcileHandler
 
-Json = dict[str, Any]
+M = TypeVar("M", bound=pydantic.BaseModel)
 
 # The fields that only API servers set (Kubernetes API, meta/v1 ObjectMeta).
 _OF_SERVERS: Final = frozenset({
@@ -72,8 +74,32 @@ _RIVAL: Final = (
 _ABSENCE_DELAY: Final = 10.0  # seconds; until a kind, or the end of a child, is looked for again
 
 
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """The result of ``children.apply()``: it is true if the child was written.
+
+    ::
+
+        applied = await children.apply(job)
+        if applied:
+            logger.info("Started %s.", applied.object["metadata"]["uid"])
+
+    Attributes:
+        is_written: whether the child was written; else it already was as wanted.
+        object: the child. Only if its kind is in ``reads=``, it is whole, with its status; else it
+            has apiVersion, kind, and the name, the namespace, the uid and the resource version in
+            its metadata.
+    """
+
+    is_written: bool
+    object: Json
+
+    def __bool__(self) -> bool:
+        return self.is_written
+
+
 class Children:
-    """The argument ``children`` of reconcilers and deletion handlers: the children of one object.
+    """The argument ``children`` of reconcilers and handlers of changes: the children of an object.
 
     ::
 
@@ -84,8 +110,10 @@ class Children:
 
     Kinds are named as in ``owns=``, such as ``"deployments.apps"``, or by their models. Functions
     that are not async get the same methods without ``await``. Results are never older than your own
-    writes. Without ``adopt``, no method changes or deletes what this reconciler has not applied for
-    this object. See docs/desired_state.md; Kubernetes, "Server-Side Apply".
+    writes. Other handlers of changes can look at children, and delete them. Without ``adopt``, no
+    method changes or deletes what is nobody's child, or that of another object or operator.
+
+    See docs/desired_state.md; Kubernetes, "Server-Side Apply".
     """
 
     def __init__(
@@ -95,15 +123,19 @@ class Children:
         body: Body,
         logger: Logger,
         client: AsyncClient | None = None,
+        *,
+        is_reconciling: bool = False,
     ) -> None:
         self._operator = operator
         self._store = operator.children
         self._view = operator.cluster_view
         self._handlers = tuple(handlers)
+        self._is_reconciling = is_reconciling
         self._body = body
         self._uid: str = body.meta.raw.get("uid") or ""
         self._namespace: str | None = body.meta.raw.get("namespace")
         self.has_taken_back = False
+        self.has_written = False
         self._logger = logger
         self._given_client = client
         self._applied: dict[Place, str] = {}
@@ -136,8 +168,8 @@ class Children:
         *,
         namespace: str | None = None,
         adopt: bool = False,
-    ) -> bool:
-        """Create a child, or set its fields (server-side apply); return whether this was written.
+    ) -> Applied:
+        """Create a child, or set its fields (server-side apply).
 
         ::
 
@@ -151,7 +183,8 @@ class Children:
         If somebody has changed applied fields, they are taken back, with a line in the log.
 
         Args:
-            child: with apiVersion, kind, the name, and the fields to set; or a model.
+            child: with apiVersion, kind, the name, and the fields to set; or a model. Fields of a
+                mapping can be models, too.
             namespace: by default that of the child, or of the object. Another one than that of the
                 object needs ``across_namespaces=True`` in the decorator.
             adopt: whether an object of this name that is nobody's child becomes one.
@@ -162,6 +195,7 @@ class Children:
             ConfigurationError: webop would not see the child: its kind is not in ``owns=``, its
                 namespace is not served, or a selector of the watch hides it.
             TemporaryError: the cluster does not have its kind yet.
+            ValueError: JSON cannot represent it.
             APIError: the API server refuses it, or is not reachable.
         """
         try:
@@ -176,11 +210,10 @@ class Children:
         namespace: str | None,
         *,
         adopt: bool,
-    ) -> bool:
-        if len(self._handlers) != 1:
-            raise ConfigurationError("children.apply() is for reconcilers with owns= only.")
+    ) -> Applied:
+        self._check_reconciling()
         handler, store = self._handlers[0], self._store
-        content = dump_set(child) if isinstance(child, pydantic.BaseModel) else clone(dict(child))
+        content = _dump(child)
         resource = self._find(content.get("apiVersion"), content.get("kind"))
         place, label = self._locate(handler, resource, content, namespace), build_label(handler.id)
         digest = self._mark(content, place, label)
@@ -193,7 +226,7 @@ class Children:
             is_mine = known is not None and (known.owner, known.reconciler) == (self._uid, label)
             mine = known if is_mine and known and not known.is_former else None
             if mine is not None and mine.has(digest, content):
-                return False
+                return Applied(is_written=False, object=await self._show(resource, mine, place))
             is_changed = mine is not None and mine.digest == digest  # by others
             undone = await self._count_undone(place)
             store.note_left(place, None)  # if the response is lost, it is not known
@@ -210,9 +243,23 @@ class Children:
             version = found["metadata"].get("resourceVersion") or ""
             if causes or undone or (is_changed and mine and mine.version != version):
                 self._report_taken_back(place, causes)
+            before = former["metadata"] if former else {}
+            versions = before.get("resourceVersion"), mine.version if mine else None
+            is_written = version not in versions  # else it has changed nothing
+            self.has_written |= is_written
             store.note_left(place, Left(found["metadata"]["uid"], digest, undone))
-            store.note_applied(place, found, self._names, is_read=self._is_read(resource))
-        return True
+            is_read = self._is_read(resource)
+            store.note_applied(place, found, self._names, is_read=is_read)
+        return Applied(is_written, object=clone(found) if is_read else _cut(resource, found))
+
+    async def _show(self, resource: Resource, child: Child, place: Place) -> Json:
+        """Return a known child, as :attr:`Applied.object` has it."""
+        if self._is_read(resource):
+            found = clone(child.known_raw) or await self._read(resource, place)
+            if found is not None:
+                return strip_object(found)
+        meta = {"name": place.name, "namespace": place.namespace, "uid": child.uid}
+        return _cut(resource, {"metadata": {**meta, "resourceVersion": child.version}})
 
     def _locate(
         self, handler: ReconcileHandler, resource: Resource, content: Json, namespace: str | None
@@ -228,14 +275,10 @@ class Children:
             content.pop("status", None)
         if not meta.get("name"):
             raise ConfigurationError(f"{handler} applies {resource.plural_name} without a name.")
-        where = namespace or meta.get("namespace") or self._namespace
-        if not resource.namespaced:
-            where = None
-        elif where is None:
-            raise ConfigurationError(f"{handler} applies {meta['name']!r} without a namespace.")
-        else:
-            meta["namespace"] = where
-        return Place(resource.plural_name, where, meta["name"])
+        place = self._place(resource, meta["name"], namespace or meta.get("namespace"))
+        if place.namespace is not None:
+            meta["namespace"] = place.namespace
+        return place
 
     def _mark(self, content: Json, place: Place, label: str) -> str:
         """Add the labels, the owner and the annotation of a child; return the annotation."""
@@ -384,17 +427,19 @@ class Children:
         """Delete the children that were not applied in this call; return their names.
 
         Call it at the end, when all children have been applied. After an apply that has failed in
-        this call, it does nothing. Children of other objects, reconcilers and operators are never
-        deleted, nor those that another object controls.
+        this call, it does nothing. Children of kinds in ``accumulates=`` stay, and so do those of
+        other objects, reconcilers and operators, and those that another object controls.
         """
+        self._check_reconciling()
         if self._has_failed:
             text = "Nothing is pruned: an apply has failed in this call."
             self._logger.warning(text, extra={"k8s_reason": "NotPruned"})
             return []
+        kinds = self._name_kinds(one for each in self._handlers for one in each.accumulates)
         unwanted = {
             place: child
             for place, child in self._list_own()
-            if place not in self._applied and not child.is_deleting
+            if place not in self._applied and not child.is_deleting and place.kind not in kinds
         }
         for place in unwanted:
             await self._count_undone(place)
@@ -444,29 +489,89 @@ class Children:
                     await self._wait_gone(places, wait)
         return deleted
 
+    async def delete(
+        self, kind: str | type[pydantic.BaseModel], name: str, *, namespace: str | None = None
+    ) -> bool:
+        """Delete a child; return False if there is none, or if it is being deleted.
+
+        ::
+
+            for job in jobs[:-spec.history]:
+                await children.delete("jobs.batch", job["metadata"]["name"])
+
+        Kubernetes deletes what the child owns after it. Its end calls the reconciler.
+        """
+        place = self._place(self._select(kind), name, namespace)
+        own = {known for known, _ in self._list_own()}
+        return bool(await self._delete({place} & own))
+
+    @overload
+    async def get(self, kind: type[M], name: str, *, namespace: str | None = None) -> M | None: ...
+    @overload
+    async def get(self, kind: str, name: str, *, namespace: str | None = None) -> Json | None: ...
     async def get(
         self, kind: str | type[pydantic.BaseModel], name: str, *, namespace: str | None = None
-    ) -> Json | None:
-        """Return a child; None if there is none.
+    ) -> Any:
+        """Return a child, as a model if the kind is one; None if there is none.
 
         It comes from memory if its kind is in ``reads=``, otherwise from the API server. That there
         is none is always the word of the API server: it is safe to make a password then.
+
+        Raises:
+            MisfitError: it does not fit the model.
         """
-        resource = self._select(kind)
-        where = (namespace or self._namespace) if resource.namespaced else None
-        place = Place(resource.plural_name, where, name)
+        found = await self._get(self._select(kind), name, namespace)
+        return None if found is None else fit_kind(kind, found)
+
+    async def _get(self, resource: Resource, name: str, namespace: str | None) -> Json | None:
+        place = self._place(resource, name, namespace)
         child = self._store.find(place)
-        found = clone(child.raw) if child is not None else None
+        found = clone(child.known_raw) if child is not None else None
         if found is None and (found := await self._read(resource, place)) is None:
             return None
         seen = read_child(place, found, self._names, is_read=False)
         return found if seen is not None and seen.owner == self._uid else None
 
-    async def list(self, kind: str | type[pydantic.BaseModel]) -> builtins.list[Json]:
-        """Return all children of a kind, as :meth:`get` does, in the order of their names."""
-        places = sorted(place for place, _ in self._list_known(select_kind(kind)))
-        found = [await self.get(kind, one.name, namespace=one.namespace) for one in places]
-        return [one for one in found if one is not None]
+    @overload
+    async def list(
+        self, kind: type[M], *, labels: Mapping[str, str] | str | None = None
+    ) -> builtins.list[M]: ...
+    @overload
+    async def list(
+        self, kind: str, *, labels: Mapping[str, str] | str | None = None
+    ) -> builtins.list[Json]: ...
+    async def list(
+        self,
+        kind: str | type[pydantic.BaseModel],
+        *,
+        labels: Mapping[str, str] | str | None = None,
+    ) -> Any:
+        """Return all children of a kind, or those with labels, as :meth:`get` does; by their names.
+
+        ::
+
+            failed = await children.list("jobs.batch", labels={"run": "failed"})
+
+        Labels are a mapping, or a selector such as ``"run in (failed, stopped)"``.
+
+        Raises:
+            ValueError: it is no selector.
+        """
+        requirements = parse_label_selector(text := join_selector(labels))
+        if requirements is None:
+            raise ValueError(f"children.list(): {text!r} is no selector of labels.")
+        found = [one async for one in self._list_children(kind)]
+        return [
+            fit_kind(kind, one)
+            for one in found
+            if matches_labels(requirements, one["metadata"].get("labels") or {})
+        ]
+
+    async def _list_children(self, kind: str | type[pydantic.BaseModel]) -> AsyncIterator[Json]:
+        resource = self._select(kind)
+        for place in sorted(place for place, _ in self._list_known(select_kind(kind))):
+            if (found := await self._get(resource, place.name, place.namespace)) is not None:
+                yield found
 
     async def ready(
         self,
@@ -480,8 +585,9 @@ class Children:
         Conditions are such as "Available" or "Ready=False". One that is about a former generation
         of the child does not count. Without children of the kind, the answer is False.
         """
-        found = [one for one in await self.list(kind) if name in (None, one["metadata"]["name"])]
-        return bool(found) and all(_meets(one, condition) for one in found)
+        children = [one async for one in self._list_children(kind)]
+        found = [one for one in children if name in (None, one["metadata"]["name"])]
+        return bool(found) and all(meets(one, condition) for one in found)
 
     def _list_own(self, selector: Selector | None = None) -> Iterator[tuple[Place, Child]]:
         """Yield the children that can be deleted, of a kind or of all."""
@@ -517,7 +623,7 @@ class Children:
                 )
             except APIConflictError:  # it was replaced: that one is not ours
                 continue
-            child.is_deleting = True
+            child.is_deleting = self.has_written = True
             self._store.note_left(place, Left(child.uid, "", self._store.count_undone(place)))
             extra = {"k8s_reason": "ChildDeleted"}
             self._logger.info("Deleted the child %s.", place, extra=extra)
@@ -552,12 +658,42 @@ class Children:
         raise TemporaryError(text, delay=_ABSENCE_DELAY)
 
     def _select(self, kind: str | type[pydantic.BaseModel]) -> Resource:
-        found = [*select_kind(kind).find_candidates(self._view.resources)]
+        """Return an owned kind.
+
+        Raises:
+            ConfigurationError: it is not owned, so webop does not know its children.
+            TemporaryError: the cluster does not have it yet.
+        """
+        selector = select_kind(kind)
+        found = [*selector.find_candidates(self._view.resources)]
         if len(found) != 1:
-            raise TemporaryError(
-                f"The cluster has no single kind {kind} yet.", delay=_ABSENCE_DELAY
+            text = f"The cluster has no single kind {selector} yet."
+            raise TemporaryError(text, delay=_ABSENCE_DELAY)
+        owned = (one for each in self._handlers for one in (*each.owns, *each.formerly_owns))
+        if found[0].plural_name in self._name_kinds(owned):
+            return found[0]
+        whose = join_names(map(str, self._handlers))
+        raise ConfigurationError(
+            f"{found[0].plural_name} are not in owns= of {whose}: add them, or use the client."
+        )
+
+    def _check_reconciling(self) -> None:
+        if not self._is_reconciling:
+            raise ConfigurationError(
+                "children.apply() and children.prune() are for functions with @webop.reconcile. "
+                "Other handlers can call delete_all(), delete(), get(), list() and ready()."
             )
-        return found[0]
+
+    def _place(self, resource: Resource, name: str, namespace: str | None) -> Place:
+        where = (namespace or self._namespace) if resource.namespaced else None
+        if resource.namespaced and where is None:
+            text = f"The child {name!r} of {resource.plural_name} needs namespace=."
+            raise ConfigurationError(f"{text} Its parent is in no namespace.")
+        return Place(resource.plural_name, where, name)
+
+    def _name_kinds(self, selectors: Iterable[Selector]) -> set[str]:
+        resources = self._view.resources
+        return {one.plural_name for selector in selectors for one in selector.select(resources)}
 
     def _is_read(self, resource: Resource) -> bool:
         return any(one.check(resource) for handler in self._handlers for one in handler.reads)
@@ -572,13 +708,38 @@ class SyncChildren:
 
     apply = blocking(Children.apply)
     prune = blocking(Children.prune)
+    delete = blocking(Children.delete)
     delete_all = blocking(Children.delete_all)
     get = blocking(Children.get)
     list = blocking(Children.list)
     ready = blocking(Children.ready)
 
 
-def _meets(obj: Json, wish: str) -> bool:
-    """Return whether a condition of an object holds for its newest generation."""
-    is_new = not is_outdated(obj, resolve(obj, ("status",)) or {})
-    return is_new and meets(obj, wish)
+def _dump(child: Mapping[str, Any] | pydantic.BaseModel) -> Json:
+    """Return what a child says; models in a mapping count, too.
+
+    Raises:
+        ValueError: JSON cannot represent it.
+    """
+    if isinstance(child, pydantic.BaseModel):
+        return dump_set(child)
+    try:
+        found: Json = convert_to_json(child)
+    except ValueError:
+        found = convert_to_json(_unwrap(child))
+    return found
+
+
+def _unwrap(value: Any) -> Any:
+    if isinstance(value, pydantic.BaseModel):
+        return {key: part for key, part in dump_set(value).items() if part is not None}
+    if is_mapping(value):
+        return {key: _unwrap(part) for key, part in value.items()}
+    return [*map(_unwrap, value)] if isinstance(value, list | tuple) else value
+
+
+def _cut(resource: Resource, found: Json) -> Json:
+    """Return of a child what is known of one whose kind is not read."""
+    names = "name", "namespace", "uid", "resourceVersion"
+    meta = {key: found["metadata"][key] for key in names if found["metadata"].get(key)}
+    return cut_object({"metadata": meta}, resource)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Mapping
 
 from webop.models.model import advise_creation
@@ -13,7 +12,7 @@ class ClusterView:
     """The known resources; empty until discovery has run.
 
     Attributes:
-        namespaces: the served namespaces; None before they are known.
+        namespaces: the served namespaces; None for all, and before they are known.
         groups: API groups to discover even if no handler needs them.
         served_groups: all API groups of the cluster, discovered or not.
     """
@@ -22,7 +21,6 @@ class ClusterView:
         self.namespaces: frozenset[str] | None = None
         self.groups: frozenset[str] = frozenset()
         self.served_groups: frozenset[str] = frozenset()
-        self._has_namespaces = asyncio.Event()
         self._resources: Mapping[Resource, Resource] = {}
         self._by_kind: Mapping[tuple[str, str | None], Resource] = {}
         self._by_plural: Mapping[str, Resource] = {}
@@ -35,15 +33,21 @@ class ClusterView:
         """All resources that the cluster serves, as far as known."""
         return frozenset(self._resources)
 
-    def update(self, resources: Iterable[Resource], groups: Iterable[str] = ()) -> None:
-        """Accept the result of a discovery."""
+    def update(
+        self,
+        resources: Iterable[Resource],
+        groups: Iterable[str] = (),
+        namespaces: frozenset[str] | None = None,
+    ) -> None:
+        """Accept the result of a discovery, and the namespaces to serve."""
         self._resources = {resource: resource for resource in resources}
         self._by_kind = {(each.api_version, each.kind): each for each in self._resources}
         preferred = sorted(self._resources, key=lambda each: each.preferred)
         self._by_plural = {each.plural_name: each for each in preferred}
-        self.served_groups = frozenset(groups)
+        self.served_groups, self.namespaces = frozenset(groups), namespaces
         self.is_known, self.is_awaited = True, False
-        self._call_listeners()
+        for listener in self._listeners:
+            listener()
 
     def find(self, resource: Resource) -> Resource:
         """Return the discovered resource equal to this one; this one if there is none."""
@@ -71,23 +75,9 @@ class ClusterView:
         return f"{selector} is not in the cluster yet. Waiting for its definition (CRD).{advice}"
 
     def subscribe(self, listener: Callable[[], None]) -> None:
-        """Call a function after each discovery, and when other namespaces are served."""
+        """Call a function after each update."""
         self._listeners.append(listener)
 
     def demand(self, groups: Iterable[str]) -> None:
         """Discover these API groups even if no handler needs them."""
         self.groups |= frozenset(groups)
-
-    def serve(self, namespaces: frozenset[str]) -> None:
-        """Set the served namespaces."""
-        self.namespaces = namespaces
-        self._has_namespaces.set()
-        self._call_listeners()
-
-    async def wait_for_namespaces(self) -> None:
-        """Wait until the served namespaces are known."""
-        await self._has_namespaces.wait()
-
-    def _call_listeners(self) -> None:
-        for listener in self._listeners:
-            listener()

@@ -12,9 +12,7 @@ from typing import Any
 
 import orjson
 
-from webop.objects.fields import clone
-
-Json = dict[str, Any]
+from webop.objects.fields import Json, clone
 
 
 def covers(fields: Any, content: Any) -> bool:

@@ -29,9 +29,6 @@ from webop.handlers.model import IndexHandler
 K = TypeVar("K")
 V = TypeVar("V")
 
-Owner = str | tuple[str, int]
-"""The owner of a value: the uid of an object, with the feed's number except for the first feed."""
-
 _NOTHING: Any = object()
 
 
@@ -64,13 +61,12 @@ class ObjectStore(Store[V]):
     Most stores have one value; a dict for it would take four times the memory of the rest.
     """
 
-    __slots__ = ("_others", "_owner", "_value", "key")
+    __slots__ = ("_others", "_owner", "_value")
 
-    def __init__(self, key: Any) -> None:
-        self.key = key
-        self._owner: Owner | None = None
+    def __init__(self) -> None:
+        self._owner: str | None = None
         self._value: V = _NOTHING
-        self._others: dict[Owner, V] | None = None
+        self._others: dict[str, V] | None = None
 
     def __len__(self) -> int:
         return (self._value is not _NOTHING) + len(self._others or ())
@@ -86,7 +82,7 @@ class ObjectStore(Store[V]):
     def __repr__(self) -> str:
         return repr(list(self))
 
-    def put(self, owner: Owner, value: V) -> None:
+    def put(self, owner: str, value: V) -> None:
         """Add the value of an object, or replace it in the same position."""
         if self._owner == owner or not self:
             self._owner, self._value = owner, value
@@ -95,7 +91,7 @@ class ObjectStore(Store[V]):
         else:
             self._others[owner] = value
 
-    def drop(self, owner: Owner) -> None:
+    def drop(self, owner: str) -> None:
         """Remove the value of an object."""
         if self._owner == owner:
             self._owner, self._value = None, _NOTHING
@@ -106,16 +102,16 @@ class ObjectStore(Store[V]):
 
 
 class ObjectIndex(Index[K, V]):
-    """An index that knows the stores of each object.
+    """An index that knows the keys of each owner of values: an object, for one of its feeds.
 
     A change takes time in proportion to the keys of the object, not of the index.
     """
 
-    __slots__ = ("_places", "_stores")
+    __slots__ = ("_keys", "_stores")
 
     def __init__(self) -> None:
         self._stores: dict[K, ObjectStore[V]] = {}
-        self._places: dict[Owner, ObjectStore[V] | tuple[ObjectStore[V], ...]] = {}
+        self._keys: dict[str, tuple[K, ...]] = {}
 
     def __len__(self) -> int:
         return len(self._stores)
@@ -140,36 +136,25 @@ class ObjectIndex(Index[K, V]):
         """Return the current stores."""
         return self._stores.copy().values()
 
-    def replace(self, owner: Owner, values: Mapping[K, V]) -> None:
+    def replace(self, owner: str, values: Mapping[K, V]) -> None:
         """Replace all values of an object."""
-        former = self._stores_of(owner)
-        stores: list[ObjectStore[V]] = []
+        former = self._keys.pop(owner, ())
         for key, value in values.items():
-            store = self._stores.get(key) or ObjectStore(key)
+            store = self._stores.get(key) or ObjectStore()
             store.put(owner, value)  # first, as stores in the index are never empty
             self._stores[key] = store
-            stores.append(store)
-        if stores:
-            self._places[owner] = stores[0] if len(stores) == 1 else tuple(stores)
-        else:
-            self._places.pop(owner, None)
-        self._drop(owner, (store for store in former if store.key not in values))
+        for key in former:
+            if key not in values:
+                store = self._stores[key]
+                if len(store) == 1:  # the store becomes empty
+                    del self._stores[key]
+                store.drop(owner)
+        if values:
+            self._keys[owner] = tuple(values)
 
-    def discard(self, owner: Owner) -> None:
+    def discard(self, owner: str) -> None:
         """Remove all values of an object."""
-        stores = self._stores_of(owner)
-        self._places.pop(owner, None)
-        self._drop(owner, stores)
-
-    def _stores_of(self, owner: Owner) -> tuple[ObjectStore[V], ...]:
-        place = self._places.get(owner, ())
-        return place if isinstance(place, tuple) else (place,)
-
-    def _drop(self, owner: Owner, stores: Iterable[ObjectStore[V]]) -> None:
-        for store in stores:
-            if len(store) == 1:  # the store becomes empty
-                self._stores.pop(store.key, None)
-            store.drop(owner)
+        self.replace(owner, {})
 
 
 class Feed:
@@ -178,30 +163,27 @@ class Feed:
     Several decorators of one function with the same id share one feed.
     """
 
-    __slots__ = ("_number", "has_patched", "index", "states")
+    __slots__ = ("_suffix", "has_patched", "index", "states")
 
     def __init__(self, index: ObjectIndex[Any, Any], number: int) -> None:
         self.index = index
         self.states: dict[str, HandlerState] = {}
         self.has_patched = False
-        self._number = number
+        self._suffix = f"/{number}" if number else ""
 
     def replace(self, uid: str, result: Any) -> None:
         """Index the result of the function for an object."""
         values = result if type(result) is dict else {None: result}
-        self.index.replace(self._build_owner(uid), values)
+        self.index.replace(uid + self._suffix, values)
 
     def discard(self, uid: str) -> None:
         """Remove the values of an object; keep its failures."""
-        self.index.discard(self._build_owner(uid))
+        self.index.discard(uid + self._suffix)
 
     def forget(self, uid: str) -> None:
         """Remove the values and the failures of an object."""
         self.discard(uid)
         self.states.pop(uid, None)
-
-    def _build_owner(self, uid: str) -> Owner:
-        return uid if self._number == 0 else (uid, self._number)
 
 
 class Indexes(dict[str, ObjectIndex[Any, Any]]):
@@ -256,8 +238,7 @@ async def index_object(
         cause: of the calls.
         uid: of the object.
         indexes: of the operator.
-        options: of the calls, with IGNORED as the default mode of errors, and DEBUG as the level of
-            successes, as each event causes one.
+        options: of the calls.
         is_wanted: returns whether the object is still indexed; else results are dropped.
     """
     for feed, handler in _choose(handlers, cause, indexes).items():

@@ -68,9 +68,6 @@ class Memos:
         # Of objects known from reviews only, newest last.
         self._review_memos: OrderedDict[str, Any] = OrderedDict()
 
-    def __len__(self) -> int:
-        return len(self._memos)
-
     def recall(self, uid: str) -> Any:
         """Return the memo of an object; create it if the object is new."""
         if uid not in self._memos:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from webop.context.activity import Pausing
 from webop.context.child_store import ChildStore, Names
 from webop.context.cluster_view import ClusterView
 from webop.context.indexes import Indexes
 from webop.context.memos import Memos
+from webop.context.pausing import Pausing
 from webop.events.loggers import Poster
 from webop.handlers.registry import OperatorRegistry
 from webop.lifecycles import LifeCycleFn

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import secrets
 import shutil
@@ -33,7 +34,6 @@ from .command_lines import (
 )
 from .credentials import (
     CredentialFiles,
-    ServerNames,
     build_kubeconfig,
     build_user_fields,
     create_credentials,
@@ -90,8 +90,6 @@ class LocalCluster:
         controller_manager: also start kube-controller-manager (see
             :meth:`start_controller_manager`).
         apiserver_flags: more arguments of kube-apiserver, e.g. ``--audit-log-path=...``.
-        server_names: names in the certificate of the API server, e.g. more host names.
-        progress: shows downloads and builds; by default on the standard error.
     """
 
     def __init__(
@@ -101,16 +99,13 @@ class LocalCluster:
         version: str | None = None,
         controller_manager: bool = False,
         apiserver_flags: Sequence[str] = (),
-        server_names: ServerNames | None = None,
-        progress: Progress | None = None,
     ) -> None:
         self.name = f"run-{secrets.token_hex(4)}" if name is None else check_name(name)
         self._is_named = name is not None
         self._wanted_version = version
         self._wants_controller_manager = controller_manager
         self._apiserver_flags = tuple(apiserver_flags)
-        self._server_names = server_names or ServerNames()
-        self._progress: Progress = progress or Progress(sys.stderr)
+        self._progress = Progress(sys.stderr)
         self._state: ClusterState | None = None
         self._client: AdminClient | None = None
         self._guard: subprocess.Popen[bytes] | None = None
@@ -178,12 +173,12 @@ class LocalCluster:
     @property
     def token(self) -> str:
         """The bearer token of the administrator."""
-        return self._files.read_token()
+        return self._files.tokens.read_text(encoding="ascii").partition(",")[0]
 
     @property
     def ca_data(self) -> str:
         """The CA certificate as in a kubeconfig: base64 of PEM."""
-        return self._files.read_ca_data()
+        return base64.b64encode(self._files.ca_cert.read_bytes()).decode()
 
     @property
     def pids(self) -> dict[str, int]:
@@ -222,7 +217,7 @@ class LocalCluster:
             lock = cache.hold_lock("clusters", f".{self.name}.lock")
             with lock if self._is_named else nullcontext():
                 self._create(binaries, detached=detached)
-                create_credentials(self.folder, self._server_names)
+                create_credentials(self.folder)
                 self._launch(ETCD, build_etcd_command(binaries.folder / ETCD))
                 self._start_apiserver(binaries.folder / APISERVER)
             if self._wants_controller_manager:

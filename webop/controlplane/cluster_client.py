@@ -12,7 +12,6 @@ import contextlib
 import os
 import random
 import socket
-import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,18 +22,16 @@ import yaml
 from webop.aio.dedicated_threads import DedicatedThreads
 from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo
-from webop.client.discovery import discover
 from webop.client.http.requests import APPLY_PATCH, JSON
 from webop.client.http.streams import StreamLimits
 from webop.client.kinds import Kinds
 from webop.client.standalone import connect_command
+from webop.client.waiting import wait_served
 from webop.errors import APIError, APINotFoundError, ClusterError, ConfigurationError
 from webop.models.crds import build_crds
 from webop.models.fitting import dump
 from webop.models.model import list_versions
 from webop.objects.resources import Resource, select_objects
-
-from .state import POLL_INTERVAL
 
 T = TypeVar("T")
 
@@ -174,27 +171,12 @@ async def _has(client: Client, path: str) -> bool:
 
 
 async def _wait_served(client: Client, definition: Json) -> None:
-    """Wait until discovery lists all served versions of a CRD, and their lists respond."""
-    spec = definition["spec"]
-    group, plural = spec["group"], spec["names"]["plural"]
-    missing = {
-        Resource(group, version["name"], plural)
-        for version in spec["versions"]
-        if version["served"]
-    }
-    deadline = time.monotonic() + _SERVING_TIMEOUT
-    while True:
-        for kind in missing & (await discover(client, {group})).resources:
-            if await _has(client, kind.get_url(params={"limit": "1"})):
-                missing.discard(kind)
-        if not missing:
-            return
-        if time.monotonic() > deadline:
-            raise ClusterError(
-                f"The API server does not serve {', '.join(sorted(map(str, missing)))} "
-                f"{_SERVING_TIMEOUT:g} s after the CRD was applied."
-            )
-        await asyncio.sleep(POLL_INTERVAL)
+    """Wait until all served versions of a CRD can be read."""
+    if missing := await wait_served(client, definition, _SERVING_TIMEOUT):
+        raise ClusterError(
+            f"The API server does not serve {', '.join(sorted(map(str, missing)))} "
+            f"{_SERVING_TIMEOUT:g} s after the CRD was applied."
+        )
 
 
 @contextlib.contextmanager

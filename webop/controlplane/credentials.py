@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import os
 import secrets
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -17,7 +16,7 @@ import yaml
 from webop.servers.certificates.certs import KeyPair, build_ca, build_certificate_signed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
     from pathlib import Path
 
 _SERVER_NAMES = (
@@ -30,23 +29,6 @@ _SERVER_NAMES = (
 )
 # RBAC lets this group do everything ("Using RBAC Authorization", user-facing roles).
 _ADMIN_GROUP = "system:masters"
-
-
-@dataclass(frozen=True)
-class ServerNames:
-    """The names in the certificate of the API server, so that tests can imitate other clusters.
-
-    Attributes:
-        ca_name: the common name of the CA, which also signs users' certificates.
-        common_name: the common name of the subject.
-        organizations: the organizations of the subject.
-        hostnames: names and addresses of the server, in addition to the usual ones.
-    """
-
-    ca_name: str = "webop-local-ca"
-    common_name: str = "kube-apiserver"
-    organizations: Sequence[str] = ()
-    hostnames: Sequence[str] = ()
 
 
 class CredentialFiles:
@@ -65,25 +47,12 @@ class CredentialFiles:
         """Return the CA with its private key."""
         return KeyPair(cert=self.ca_cert.read_bytes(), key=self.ca_key.read_bytes())
 
-    def read_ca_data(self) -> str:
-        """Return the CA certificate as in a kubeconfig: base64 of PEM."""
-        return base64.b64encode(self.ca_cert.read_bytes()).decode()
 
-    def read_token(self) -> str:
-        """Return the token of the administrator."""
-        return self.tokens.read_text(encoding="ascii").partition(",")[0]
-
-
-def create_credentials(folder: Path, names: ServerNames) -> None:
+def create_credentials(folder: Path) -> None:
     """Create all credentials of a new cluster in its folder."""
     files = CredentialFiles(folder)
-    ca = build_ca(names.ca_name)
-    server = build_certificate_signed(
-        ca,
-        common_name=names.common_name,
-        organizations=names.organizations,
-        hostnames=[*_SERVER_NAMES, *names.hostnames],
-    )
+    ca = build_ca("webop-local-ca")
+    server = build_certificate_signed(ca, common_name="kube-apiserver", hostnames=_SERVER_NAMES)
     # Only the keys are used: the private key signs tokens, the public key verifies them.
     accounts = build_certificate_signed(ca, common_name="service-accounts", client=True)
     for cert, key, pair in (

@@ -19,13 +19,13 @@ Caveats:
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import math
 import random
 from collections.abc import Callable
 
 from webop.aio.backoff import Once
+from webop.aio.concurrency import wait_and_clear
 from webop.aio.work_deadline import Fence, fence_child_tasks, read_clock
 from webop.client.api import Client
 from webop.context.operator_context import OperatorContext
@@ -176,7 +176,7 @@ class Elector:
             except APIError as exc:
                 self._log_failure(lease, "acquired", exc)
             pause = lease.times.period * random.uniform(1.0, _JITTER)  # noqa: S311 - no secret
-            await _wait_for(lease.changed, min(pause, lease.wait or pause))
+            await wait_and_clear(lease.changed, min(pause, lease.wait or pause))
         self._forget_failure()
 
     def _log_holder(self, lease: ObservedLease) -> None:
@@ -214,7 +214,7 @@ class Elector:
                 self._stand_down(lease)
                 self._operator.pausing.cancel()
                 pause = times.end - lease.age
-            await _wait_for(self._renewed, pause)
+            await wait_and_clear(self._renewed, pause)
         if self._lost:
             self._fence.ends_at = 0.0  # another replica can already act
             logger.error("Leadership is lost: the lease %s is %s.", lease, self._lost)
@@ -258,7 +258,7 @@ class Elector:
     async def _keep_renewing(self, lease: ObservedLease) -> None:
         """Renew the Lease. Another task enforces the times, whatever happens here."""
         while not self._lost:
-            await _wait_for(lease.changed, lease.times.period)
+            await wait_and_clear(lease.changed, lease.times.period)
             try:
                 if not (lease.is_own and await lease.hold()):
                     self._lost = str(lease.record)
@@ -329,10 +329,3 @@ class Elector:
         """Forget the last failure: it works again."""
         self._problem = self.obstacle = ""
         self._once.forget("problem")
-
-
-async def _wait_for(event: asyncio.Event, timeout: float) -> None:
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(timeout):
-            await event.wait()
-    event.clear()

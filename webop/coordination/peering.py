@@ -13,10 +13,10 @@ import logging
 import math
 import random
 import time
-from collections.abc import Awaitable
 from typing import Any
 
 from webop.aio.backoff import Backoff, Once
+from webop.aio.concurrency import wait_and_clear
 from webop.client.api import Client
 from webop.client.discovery import discover
 from webop.client.http.failed_requests import choose_pause
@@ -170,8 +170,7 @@ class PeeringObject:
                 await self._renew(client, backoff)
             self.is_settled = True
             self._peering.changed.set()
-            self._changed.clear()
-            await _within(pause, self._changed.wait())
+            await wait_and_clear(self._changed, pause)
 
     def _compute_pause(self) -> float | None:
         """Return the seconds until our record must be written; None if it must not.
@@ -340,13 +339,12 @@ class Peering:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._look_for_kinds(client), name="kinds for peering")
             while True:
-                self.changed.clear()
                 self._adjust(group, client)
                 now = time.time()  # one moment for both: nobody expires in between, unread
                 if any(rival.deadline <= now for rival in self._rivals):
                     for found in list(self._objects.values()):
                         await found.look_again(client)
-                await _within(self._decide(now), self.changed.wait())
+                await wait_and_clear(self.changed, self._decide(now))
 
     def _adjust(self, group: asyncio.TaskGroup, client: Client) -> None:
         """Watch the peering objects of the existing kinds and namespaces."""
@@ -474,10 +472,3 @@ class Peering:
 
     def _pause(self, why: str) -> None:
         self.operator.pausing.pause("peering", why)
-
-
-async def _within(limit: float | None, awaitable: Awaitable[Any]) -> None:
-    """Wait for an awaitable, for at most so many seconds."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(limit):
-            await awaitable

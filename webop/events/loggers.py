@@ -33,6 +33,7 @@ from webop.errors import (
 from webop.events.event_queue import CountedEvent, EventQueue, Loss, Message
 from webop.logs.sanitizing import escape
 from webop.objects.body import ObjectReference, build_object_reference
+from webop.objects.fields import is_mapping
 from webop.objects.resources import Resource
 from webop.settings.base import check_delays
 from webop.settings.groups import OperatorSettings, PostingSettings
@@ -96,20 +97,21 @@ class ObjectLogger(logging.LoggerAdapter[logging.Logger]):
         target = self.logger
         if target.isEnabledFor(level):
             text, options = self.process(msg, kwargs)
-            if options.keys() != {"extra"}:
+            if len(options) > ("extra" in options):
                 options["stacklevel"] = options.get("stacklevel", 1) + 1  # whose line: the caller's
                 target.log(level, text, *args, **options)
             else:
                 frame = sys._getframe(1)  # noqa: SLF001  as logging itself does
                 while frame.f_code.co_filename == _LOGGING and frame.f_back is not None:
                     frame = frame.f_back  # out of info(), warning() and so on
-                code = frame.f_code
-                origin = (target.name, level, code.co_filename, frame.f_lineno)
-                extra = options["extra"]
-                record = target.makeRecord(*origin, text, args, None, code.co_name, extra)
+                code, extra = frame.f_code, options.get("extra")
+                place = code.co_filename, frame.f_lineno
+                record = target.makeRecord(
+                    target.name, level, *place, text, args, None, code.co_name, extra
+                )
                 target.handle(record)
         posting = self._settings.posting
-        if self.is_local or level < posting.level or not (posting.enabled and posting.loggers):
+        if level < posting.level or self.is_local or not (posting.enabled and posting.loggers):
             return
         if (poster := current_poster.get(None)) is not None:
             extra = kwargs.get("extra") or {}
@@ -358,9 +360,11 @@ def _post(
     text: str,
     backoff: Backoff | None = None,
 ) -> None:
-    group = reference.get("apiVersion", "").rpartition("/")[0]
-    is_event = reference.get("kind") == "Event" and group in ("", "events.k8s.io")
-    if reference.get("uid") and not is_event:  # Events are not about Events
+    if reference.get("kind") == "Event":  # Events are not about Events
+        group = reference.get("apiVersion", "").rpartition("/")[0]
+        if group in ("", "events.k8s.io"):
+            return
+    if reference.get("uid"):
         poster.put(Message(reference, kind, reason, _cut(text), time.time(), backoff))
 
 
@@ -393,7 +397,7 @@ def _read_model(obj: Any) -> Mapping[str, Any]:
 
 def _format(msg: object, args: tuple[object, ...]) -> str:
     """Return the message as :mod:`logging` makes it; the log itself reports mistakes in it."""
-    values: Any = args[0] if len(args) == 1 and isinstance(args[0], Mapping) and args[0] else args
+    values: Any = args[0] if len(args) == 1 and is_mapping(args[0]) and args[0] else args
     try:
         return str(msg) % values if args else str(msg)
     except (TypeError, ValueError, KeyError):

@@ -5,7 +5,7 @@ All handlers that are called together share one cause. No I/O.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,10 +25,16 @@ from webop.objects.resources import Resource
 
 @dataclass(kw_only=True)
 class Cause:
-    """The common base of all causes."""
+    """The common base of all causes.
+
+    Attributes:
+        logger: for messages about the object, or the activity.
+        recall: returns the memo; most objects have none until a function is called for them.
+        indices: the indexes, by their names.
+    """
 
     logger: Any
-    memo: Any
+    recall: Callable[[], Any]
     indices: Mapping[str, Any] = field(default_factory=dict)
     _kwargs: dict[str, Any] | None = field(default=None, init=False, repr=False, compare=False)
 
@@ -58,7 +64,7 @@ class Cause:
         return self._kwargs
 
     def _build_kwargs(self) -> dict[str, Any]:
-        return {"logger": self.logger, "memo": self.memo}
+        return {"logger": self.logger, "memo": self.recall()}
 
 
 @dataclass(kw_only=True)
@@ -89,7 +95,7 @@ class ResourceCause(Cause):
     @property
     def unconverted(self) -> MisfitError | None:
         """Why handlers would see a part of the object only; None if they see all of it."""
-        if self.is_deleted or not (records := find_records(self.body)):
+        if not (records := find_records(self.body.raw)) or self.is_deleted:
             return None
         meta = self.body.meta
         command = name_removal(self.resource.plural_name, meta.namespace, str(meta.name), records)
@@ -112,11 +118,9 @@ class ResourceCause(Cause):
     def _build_kwargs(self) -> dict[str, Any]:
         body, meta = self.body, self.body.meta
         fields = meta.raw
-        more = {} if self.children is None else {"children": self.children}
-        return {
-            **more,
+        kwargs = {
             "logger": self.logger,
-            "memo": self.memo,
+            "memo": self.recall(),
             "resource": self.resource,
             "patch": self.patch,
             "body": body,
@@ -129,6 +133,9 @@ class ResourceCause(Cause):
             "labels": meta.labels,
             "annotations": meta.annotations,
         }
+        if self.children is not None:
+            kwargs["children"] = self.children
+        return kwargs
 
 
 @dataclass(kw_only=True)
@@ -177,19 +184,17 @@ class DiffCause(ResourceCause):
         default_factory=dict, init=False, repr=False, compare=False
     )
 
-    def find_diff(self, path: FieldPath = ()) -> Diff:
-        """Return the differences of a field, or of the whole states; all handlers share them."""
+    def find_diff(self, path: FieldPath) -> Diff:
+        """Return the differences of a field, which all handlers share."""
         found = self._diffs.get(path)
         if found is None:
-            old, new = self.old, self.new
-            if path:
-                old, new = fields.resolve(old, path), fields.resolve(new, path)
+            old, new = fields.resolve(self.old, path), fields.resolve(self.new, path)
             found = self._diffs[path] = diff(old, new)
         return found
 
     def _build_kwargs(self) -> dict[str, Any]:
-        kwargs = super()._build_kwargs()
-        kwargs.update(old=self.old, new=self.new, diff=self.find_diff())
+        kwargs, old, new = super()._build_kwargs(), self.old, self.new
+        kwargs["old"], kwargs["new"], kwargs["diff"] = old, new, diff(old, new)
         return kwargs
 
     def build_field_kwargs(self, path: FieldPath) -> dict[str, Any]:

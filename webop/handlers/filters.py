@@ -77,18 +77,23 @@ def is_in_scope(handler: ChangeHandler, cause: ResourceCause) -> bool:
 
 
 def matches(
-    handler: ResourceHandler, cause: ResourceCause, *, is_about_change: bool = True
+    handler: ResourceHandler,
+    cause: ResourceCause,
+    *,
+    is_about_change: bool = True,
+    has_missed: bool = False,
 ) -> bool:
     """Return whether a handler must be called for a cause.
 
     Handlers of changes that have a field match only if this field has changed, unless this is not
-    about the change: then ``old`` and ``new`` are ignored, too.
+    about the change: then ``old`` and ``new`` are ignored, too. If its record proves that it has
+    missed a change, ``old`` and ``value`` are: they can be about a state in between.
     """
     try:
         return (
             (not (handler.labels or handler.annotations) or _has_matching_metadata(handler, cause))
-            and (not handler.field or _has_matching_field(handler, cause))
-            and (not is_about_change or _has_matching_change(handler, cause))
+            and (not handler.field or _has_matching_field(handler, cause, has_missed=has_missed))
+            and (not is_about_change or _has_matching_change(handler, cause, has_missed=has_missed))
             and (handler.when is None or bool(handler.when(**cause.kwargs)))
         )
     except BaseException as exc:  # noqa: BLE001
@@ -132,27 +137,31 @@ def _match_value(criterion: ValueCriterion, value: Any, cause: ResourceCause) ->
     return bool(value == criterion)
 
 
-def _has_matching_field(handler: ResourceHandler, cause: ResourceCause) -> bool:
+def _has_matching_field(
+    handler: ResourceHandler, cause: ResourceCause, *, has_missed: bool
+) -> bool:
     """Check the field's current value; for changes, the old value can match as well."""
     criterion = PRESENT if handler.value is None else handler.value
     return _match_value(criterion, _resolve(cause.body, handler), cause) or (
         isinstance(handler, ChangeHandler)
         and handler.needs_change
-        and _match_value(criterion, _resolve_old(handler, cause), cause)
+        and (has_missed or _match_value(criterion, _resolve_old(handler, cause), cause))
     )
 
 
-def _has_matching_change(handler: ResourceHandler, cause: ResourceCause) -> bool:
+def _has_matching_change(
+    handler: ResourceHandler, cause: ResourceCause, *, has_missed: bool
+) -> bool:
     """Check that the field has changed, and its values on both sides."""
     if not (handler.field and isinstance(handler, ChangeHandler) and handler.needs_change):
         return True
     old, new = handler.old, handler.new
-    return (
+    has_changed = has_missed or (
         isinstance(cause, DiffCause)
         and bool(cause.find_diff(handler.field))
         and (old is None or _match_value(old, _resolve_old(handler, cause), cause))
-        and (new is None or _match_value(new, _resolve(cause.body, handler), cause))
     )
+    return has_changed and (new is None or _match_value(new, _resolve(cause.body, handler), cause))
 
 
 def _resolve_old(handler: ResourceHandler, cause: ResourceCause) -> Any:

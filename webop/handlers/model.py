@@ -110,6 +110,7 @@ class Handler:
     family: ClassVar[str] = "handler"  # "change" for a ChangeHandler, and so on
     queue: ClassVar[str] = "handlers"  # of their requests: no sort of handlers blocks another one
     after_ignored: ClassVar[str] = "Ignored: there is no retry."  # said of an error
+    default_errors: ClassVar[ErrorsMode] = ErrorsMode.TEMPORARY
 
     id: str
     fn: HandlerFn
@@ -181,6 +182,8 @@ class ResourceHandler(Handler):
 class EventHandler(ResourceHandler):
     """``@on.event``: called for raw events of a watch; stores no state."""
 
+    default_errors = ErrorsMode.IGNORED
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ChangeHandler(ResourceHandler):
@@ -211,6 +214,7 @@ class IndexHandler(ResourceHandler):
     """``@webop.index``: fills an in-memory index named by the id."""
 
     title = "Indexer"
+    default_errors = ErrorsMode.IGNORED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -254,8 +258,9 @@ class ReconcileHandler(ResourceHandler):
     """``@webop.reconcile``: called with the newest state of an object, for whatever has changed.
 
     ``fields`` are those whose changes count, by default all but the metadata and the status.
-    ``owns`` are the kinds of its children, ``reads`` those of them whose bodies it reads;
-    ``formerly_owns`` are the kinds of children that it only deletes.
+    ``owns`` are the kinds of its children, ``reads`` those of them whose bodies it reads, and
+    ``accumulates`` those that it does not prune; ``formerly_owns`` are the kinds of children that
+    it only deletes. ``own_writes`` is whether what it writes itself calls it again.
     ``min_interval`` are the seconds between the beginnings of two calls for an object;
     ``across_namespaces`` is whether children can be in another namespace than the object.
     """
@@ -266,7 +271,9 @@ class ReconcileHandler(ResourceHandler):
     fields: tuple[FieldPath, ...] = ()
     owns: tuple[Selector, ...] = ()
     reads: tuple[Selector, ...] = ()
+    accumulates: tuple[Selector, ...] = ()
     formerly_owns: tuple[Selector, ...] = ()
+    own_writes: bool = False
     min_interval: float = 0.0
     across_namespaces: bool = False
 
@@ -317,6 +324,7 @@ class WebhookHandler(ResourceHandler):
     """
 
     title = "Webhook"
+    default_errors = ErrorsMode.PERMANENT
     queue = "reviews"  # the API server can need them before it responds to other handlers
 
     reason: WebhookType

@@ -237,11 +237,18 @@ class ReconcileOptions(CommonOptions, MetaOptions, KindOptions, SelectorNames, t
     models"""
     reads: Kinds | None
     """Those of ``owns`` whose whole objects are watched, for ``children.get()`` and the like"""
+    accumulates: Kinds | None
+    """Those of ``owns`` that ``children.prune()`` leaves, such as Jobs: the reconciler deletes them
+    by ``children.delete()``"""
     formerly_owns: Kinds | None
     """Kinds that were in ``owns`` before: ``prune()`` and ``delete_all()`` delete what is left"""
-    watches: Mapping[str, Callable[..., Any]] | None
-    """Functions by other kinds. Each gets the arguments of an event handler, and returns the names
-    of the objects to reconcile; ``(namespace, name)`` for another namespace"""
+    watches: Mapping[Any, Callable[..., Any]] | None
+    """Functions by other kinds, named as in ``owns``. Each gets the arguments of an event handler,
+    and returns the names of the objects to reconcile; ``(namespace, name)`` for another
+    namespace"""
+    own_writes: Flag | None
+    """If True, webop calls the reconciler again after each call that has changed something by its
+    ``patch``, its status or its ``children``; ``min_interval`` is 1 then if it is not set"""
     min_interval: Number | None
     """Seconds between two calls for the same object, at least"""
     across_namespaces: Flag | None

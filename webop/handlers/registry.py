@@ -54,8 +54,10 @@ class ResourceHandlers:
         "events",
         "everything",
         "extra_fields",
+        "has_models",
         "has_only_children",
         "indexers",
+        "looks_at_anything",
         "metadata_only",
         "reads_children",
         "reconcilers",
@@ -84,6 +86,9 @@ class ResourceHandlers:
             handler.needs_finalizer for handler in (*self.changes, *self.background)
         )
 
+        observing = (*self.changes, *self.background, *self.reconcilers)
+        self.looks_at_anything = any(each.when or each.annotations for each in observing)
+        self.has_models = any(each.arguments for each in observing)
         models = {handler.model for handler in everything if handler.model is not None}
         self.reports_misfits = any(map(has_conditions, models))
 

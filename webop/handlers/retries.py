@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +71,10 @@ class Again:
 
     after: float
     reason: str = ""
+    status: Any = None
 
 
-def again(*, after: float, reason: str = "") -> Again:
+def again(*, after: float, reason: str = "", status: Any = None) -> Again:
     """Return it from a reconciler to be called again: this is no error, and makes no Event.
 
     ::
@@ -83,6 +85,8 @@ def again(*, after: float, reason: str = "") -> Again:
     Args:
         after: seconds; a change of the object or of a child comes first.
         reason: what it waits for, for the log (at the level DEBUG) and the status page.
+        status: what the reconciler would return otherwise, such as a model: it goes into the
+            status.
 
     Raises:
         ValueError: ``after`` is no number from 0 on.
@@ -90,4 +94,4 @@ def again(*, after: float, reason: str = "") -> Again:
     number: object = after
     if not isinstance(number, int | float) or not number >= 0:
         raise ValueError(f"webop.again(): after= must be a number from 0 on, got {after!r}.")
-    return Again(after, reason)
+    return Again(after, reason, status)

@@ -167,6 +167,8 @@ def check_registry(registry: OperatorRegistry) -> list[str]:
     problems: dict[str, None] = {}  # several decorators of a function cause the same problem
     reconciled = {one.selector for one in objects if isinstance(one, ReconcileHandler)}
     for handler in (*activities, *objects):
+        if isinstance(handler, ChildHandler):  # it has the function of its reconciler
+            continue
         has_children = isinstance(handler, ChangeHandler) and handler.selector in reconciled
         more = indexes | {"children"} if has_children else indexes
         problems |= dict.fromkeys(_find_problems(handler, more))
@@ -257,8 +259,6 @@ def _find_converted_indexes(registry: OperatorRegistry) -> Iterator[str]:
 
 
 def _get_arguments(family: type[Handler]) -> frozenset[str]:
-    if family is ChildHandler:  # it has the function of its reconciler
-        family = ReconcileHandler
     return next(ARGUMENTS[base] for base in family.__mro__ if base in ARGUMENTS)
 
 

@@ -17,7 +17,7 @@ from webop.logs import review_context
 from webop.logs.sanitizing import escape
 from webop.telemetry.tracing import find_trace_ids
 
-_SEVERITIES = ((50, "fatal"), (40, "error"), (30, "warn"), (20, "info"))
+_SEVERITIES = {5: "fatal", 4: "error", 3: "warn", 2: "info"}  # by tens of levels
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {
     *("message", "asctime", "k8s_event", "k8s_reason", "k8s_ref", "k8s_request")
 }
@@ -43,7 +43,9 @@ class TextFormatter(logging.Formatter):
 
     def __init__(self, fmt: str, *, has_prefix: bool) -> None:
         super().__init__(fmt)
+        self._line = fmt
         self._has_prefix = has_prefix
+        self._has_time = self.usesTime()
         self._second = (-1, "")
 
     def format(self, record: logging.LogRecord) -> str:
@@ -51,15 +53,18 @@ class TextFormatter(logging.Formatter):
         record.message = record.getMessage().rstrip("\r\n")  # uvicorn's end with a line break
         line = self.build_line(record)
         trace = _format_exception(*record.exc_info[1:]) if record.exc_info else record.exc_text
-        for text in filter(None, (trace, record.stack_info)):
-            line += "\n" + escape(text, keep="\n")
+        for text in (trace, record.stack_info):
+            if text:
+                line += "\n" + escape(text, keep="\n")
         return line
 
     def build_line(self, record: logging.LogRecord) -> str:
         """Return the line without the traceback."""
-        if self.usesTime():
+        if self._has_time:
             record.asctime = self.formatTime(record)
-        return escape(self.formatMessage(record))
+        if self._has_prefix:
+            record.message = build_prefix(record) + record.message
+        return escape(self._line % vars(record))
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802
         """Return the time as the base does, but format each second only once."""
@@ -69,12 +74,6 @@ class TextFormatter(logging.Formatter):
             text = time.strftime(datefmt or self.default_time_format, self.converter(number))
             self._second = number, text
         return f"{text},{int(record.msecs):03d}"
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  as in the base
-        """Return the line with its prefix."""
-        if self._has_prefix:
-            record.message = build_prefix(record) + record.message
-        return super().formatMessage(record)
 
 
 class JSONFormatter(logging.Formatter):
@@ -93,16 +92,15 @@ class JSONFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
         message = record.getMessage()
-        moment = datetime.fromtimestamp(record.created, UTC)
+        moment, level = datetime.fromtimestamp(record.created, UTC), min(record.levelno, 50) // 10
         line: dict[str, Any] = {
             "message": build_prefix(record) + message if self._has_prefix else message,
-            "severity": next((s for limit, s in _SEVERITIES if record.levelno >= limit), "debug"),
+            "severity": _SEVERITIES.get(level, "debug"),
             "timestamp": moment.isoformat(timespec="microseconds"),
             "logger": record.name,
         }
-        handler = review_context.find_handler()
-        if handler is not None:
-            line["handler"] = handler
+        if (call := review_context.call_of_the_moment.get(None)) is not None:
+            line["handler"] = call.handler.id
         reference = getattr(record, "k8s_ref", None)
         if reference:
             line["kind"] = reference.get("kind")
@@ -117,7 +115,8 @@ class JSONFormatter(logging.Formatter):
             line["stack_info"] = record.stack_info
         if not vars(record).keys() <= _STANDARD:
             line |= {k: v for k, v in vars(record).items() if k not in _STANDARD}
-        return escape(_dump(line))  # JSON does not escape DEL, C1 and direction marks
+        text = _dump(line)  # JSON does not escape DEL, C1 and direction marks
+        return text if text.isascii() and "\x7f" not in text else escape(text)
 
 
 def _format_exception(exc: Any, frames: Any) -> str:

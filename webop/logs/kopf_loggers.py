@@ -47,4 +47,6 @@ class _Permission(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether the record passes; since Python 3.12, filters may replace it."""
-        return (not self._theirs.disabled or self._top.disabled) and self._theirs.filter(record)
+        theirs = self._theirs
+        is_enabled = not theirs.disabled or self._top.disabled
+        return is_enabled and (not theirs.filters or theirs.filter(record))

@@ -26,12 +26,6 @@ review_of_the_moment: ContextVar[Reviewed | None] = ContextVar("review_of_the_mo
 call_of_the_moment: ContextVar[Any] = ContextVar("call_of_the_moment")
 
 
-def find_handler() -> str | None:
-    """Return the id of the handler that is called in this thread or task; None if there is none."""
-    call = call_of_the_moment.get(None)
-    return None if call is None else call.handler.id
-
-
 def find_request(record: logging.LogRecord) -> Mapping[str, Any] | None:
     """Return the request that a message belongs to: that of the record, or the current one.
 

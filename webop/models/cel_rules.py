@@ -15,15 +15,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial, reduce
+from operator import getitem
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import pydantic
 from pydantic import Field, JsonValue
 from pydantic_core import core_schema as core
-from pydantic_core import to_jsonable_python
+from pydantic_core import to_json, to_jsonable_python
 
 from webop.errors import ConfigurationError
+from webop.models.fitting import NAMED_LIMIT
+from webop.models.model import split_optional
 from webop.objects.fields import find_attribute
 
 if TYPE_CHECKING:
@@ -273,3 +278,55 @@ class Embedded(_CheckingMarker):
     def build(self, schema: JsonSchemaValue) -> dict[str, Any]:  # noqa: ARG002
         """Return the keywords of an embedded object."""
         return {EMBEDDED: True, PRESERVE: True}
+
+
+@dataclass(frozen=True, slots=True)
+class Schemaless:
+    """A part of an object without its schema: ``Annotated[JobTemplateSpec, webop.Schemaless()]``.
+
+    For pod templates and other large classes. The API server stores any mapping there. webop checks
+    it against the class, in which it keeps fields that the class does not know, such as those of a
+    newer Kubernetes: :func:`webop.Children.apply` writes them, too. A number where the class has a
+    string becomes a string: ``cpu: 2`` is ``"2"``. See docs/models.md, "Built-in kinds".
+    """
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> core.CoreSchema:
+        kind, _ = split_optional(source)
+        if not (isinstance(kind, type) and issubclass(kind, pydantic.BaseModel)):
+            raise ConfigurationError(
+                f"webop.Schemaless() is for a class of pydantic, got {source!r}. In a list, write "
+                "list[Annotated[Container, webop.Schemaless()]]."
+            )
+        return core.no_info_wrap_validator_function(partial(_read_all, kind), handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        found = handler.resolve_ref_schema(handler(core_schema))
+        described = {"description": found["description"]} if "description" in found else {}
+        return {"type": "object", PRESERVE: True, **described}
+
+
+def _read_all(
+    model: type[pydantic.BaseModel], value: Any, handler: core.ValidatorFunctionWrapHandler
+) -> Any:
+    """Return a mapping as a model, with the fields that it does not know."""
+    if not isinstance(value, Mapping):
+        return handler(value)
+    plain = to_jsonable_python(value, by_alias=True, exclude_none=True)
+    read: Any = model.model_validate_json
+    read = partial(read, strict=True, extra="allow", by_alias=True, by_name=False)
+    try:
+        return read(to_json(plain))
+    except pydantic.ValidationError as exc:
+        if exc.error_count() > NAMED_LIMIT:
+            raise
+        errors = exc.errors(include_url=False, include_context=False)
+    for error in errors:
+        *path, key = error["loc"]
+        if error["type"] == "string_type" and type(error["input"]) in (int, float):
+            with suppress(LookupError, TypeError):  # a path into a union has names of types
+                reduce(getitem, path, plain)[key] = to_json(error["input"]).decode()
+    return read(to_json(plain))

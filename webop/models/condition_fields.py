@@ -61,8 +61,10 @@ class Conditions(pydantic.RootModel[list[Condition]]):
         message: str = "",
         *,
         generation: int | None = None,
-    ) -> None:
-        """Set a condition; the time of its last transition changes if its status does.
+    ) -> bool:
+        """Set a condition, and return whether it differs from before.
+
+        The time of its last transition changes only if its status does.
 
         Args:
             type: such as "Ready".
@@ -76,8 +78,10 @@ class Conditions(pydantic.RootModel[list[Condition]]):
         """
         raw = self.model_dump(mode="json", by_alias=True, exclude_none=True)
         body = {"status": {"conditions": raw}}
+        before = self.get(type)
         put_condition(body, build_condition(type, status, reason, message, generation))
         self.root = [Condition.model_validate(each) for each in body["status"]["conditions"]]
+        return self.get(type) != before
 
     def get(self, type: str) -> Condition | None:  # noqa: A002
         """Return the condition of a type; None if there is none."""

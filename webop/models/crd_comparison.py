@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
@@ -10,6 +11,8 @@ from webop.models.cel_rules import EMBEDDED, INT_OR_STRING, LIST_KEYS, PRESERVE,
 from webop.models.crds import get_storage_version
 from webop.models.schema import Schema
 
+# A rule that holds as long as nothing changes.
+_COMPARES: Final = re.compile(r"self((?:\.\w+)*)\s*(?:==|>=|<=)\s*oldSelf\1")
 _UPPER: Final = ("maximum", "maxLength", "maxItems", "maxProperties")
 _LOWER: Final = ("minimum", "minLength", "minItems", "minProperties")
 _WIDER: Final = (
@@ -187,7 +190,7 @@ def _compare_values(old: Schema, new: Schema, place: str) -> Iterator[str]:
         yield f"{place} can no longer be null"
     former = {rule["rule"] for rule in old.get(RULES, ())}
     for rule in new.get(RULES, ()):
-        if rule["rule"] not in former:
+        if rule["rule"] not in former and not _COMPARES.fullmatch(rule["rule"].strip()):
             yield f"{place}: a new rule, {rule['rule']!r}"
     if "default" in old and "default" not in new:
         yield f"{place} has no default any more"

@@ -23,7 +23,7 @@ T = TypeVar("T")
 # Computed fields are not in the schema: they are for Python only.
 FORM: Final[dict[str, Any]] = {"mode": "json", "by_alias": True, "exclude_computed_fields": True}
 
-_NAMED_LIMIT = 1000  # errors; to list many more of a hostile object would hold the event loop
+NAMED_LIMIT: Final = 1000  # errors; to list many more of a hostile object would hold the event loop
 
 
 @cache
@@ -51,7 +51,7 @@ def fit(annotation: type[T] | Any, value: Any, path: str = "") -> T:
         adapter = build_adapter(annotation)  # type: ignore[arg-type]  # all types have a hash
         found: T = adapter.validate_json(text, strict=True, by_alias=True, by_name=False)
     except pydantic.ValidationError as exc:
-        if (count := exc.error_count()) > _NAMED_LIMIT:
+        if (count := exc.error_count()) > NAMED_LIMIT:
             place = path or "the object"
             raise MisfitError(f"{place}: {count} values do not fit, too many to name.") from exc
         errors = exc.errors(include_url=False, include_context=False)
@@ -108,9 +108,13 @@ def _refine(value: Any, dumped: Any, *, only_said: bool = False) -> Any:
     if isinstance(value, (list, tuple)) and isinstance(dumped, list):
         pairs = zip(value, dumped, strict=True)
         return [_refine(item, part, only_said=only_said) for item, part in pairs]
+    if not isinstance(dumped, dict):
+        return dumped
     inner: dict[str, Any] = {}
     silent: set[str] = set()
     if isinstance(value, pydantic.BaseModel):
+        if value.model_config.get("extra") != "allow":  # then pydantic does not write them
+            dumped = {**(value.model_extra or {}), **dumped}
         for name, info in type(value).model_fields.items():
             key, item = info.serialization_alias or info.alias or name, getattr(value, name)
             inner[key] = item
@@ -118,8 +122,6 @@ def _refine(value: Any, dumped: Any, *, only_said: bool = False) -> Any:
                 silent.add(key)
     elif isinstance(value, dict):
         inner = {str(key): item for key, item in value.items()}
-    if not isinstance(dumped, dict):
-        return dumped
     return {
         key: _refine(inner.get(key), part, only_said=only_said)
         for key, part in dumped.items()

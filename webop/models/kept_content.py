@@ -18,22 +18,19 @@ from itertools import chain
 from typing import Any, Final
 
 import orjson
-import pydantic
 
 from webop.models import structural
 from webop.models.versions import (
+    Model,
     build_object,
     get_content,
     get_definition,
     get_schema,
 )
-from webop.objects.fields import ABSENT_FIELD
+from webop.objects.fields import ABSENT_FIELD, Json
 from webop.objects.json_text import load
 from webop.objects.storage.codec import ANNOTATIONS_LIMIT, measure_all
 from webop.objects.storage.keys import KEPT_PREFIX
-
-Json = dict[str, Any]
-Model = type[pydantic.BaseModel]
 
 _TOO_LARGE: Final = "too large: a write in this version loses what it does not show"
 _LEVELS: Final = 10  # of merged changes; each level takes time for all that is below it

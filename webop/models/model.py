@@ -424,7 +424,10 @@ def build_selector(model: type[pydantic.BaseModel]) -> Selector:
 
     Raises:
         ConfigurationError: the class does not say of which kind it is.
+        TypeError: it is not a class of pydantic.
     """
+    if not issubclass(model, pydantic.BaseModel):
+        raise TypeError(f"A kind must be a name or a class of pydantic, got {model!r}.")
     definition = find_definition(model)
     if definition is not None:
         group, version, plural = definition.group, definition.version, definition.plural

@@ -1,22 +1,22 @@
 """Structural schemas: what API servers drop, fill in, and refuse. Pure.
 
-The part of OpenAPI v3 that operators' CRDs use most; CEL rules and formats are not judged.
+CEL rules are not judged.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache, partial
 from typing import Any
 
+import orjson
 import pydantic
 from pydantic_core import SchemaError, SchemaValidator, core_schema
 
-from webop.models.cel_rules import EMBEDDED, INT_OR_STRING, PRESERVE
-from webop.objects.fields import ABSENT_FIELD
-
-Json = dict[str, Any]
+from webop.models.cel_rules import EMBEDDED, INT_OR_STRING, LIST_KEYS, LIST_TYPE, PRESERVE
+from webop.models.formats import is_of_format
+from webop.objects.fields import ABSENT_FIELD, Json
 
 _TYPES: dict[str, tuple[type, ...]] = {
     "object": (dict,),
@@ -26,6 +26,8 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "number": (int, float),
     "boolean": (bool,),
 }
+UNKNOWN = "field not declared in schema"
+_IDENTITY = ("apiVersion", "kind")
 _SIZES: dict[type, str] = {dict: "Properties", list: "Items", str: "Length"}
 
 
@@ -57,7 +59,7 @@ def fit(value: Any, schema: Json, *, drops_misfits: bool = False) -> Any:
                 item = again(each, part) if is_there else ABSENT_FIELD
                 if item is not ABSENT_FIELD:
                     break
-        elif part is not True and not schema.get(PRESERVE):
+        elif part is not True and not schema.get(PRESERVE) and not _is_own(key, schema):
             continue
         if item is not ABSENT_FIELD:
             found[key] = item
@@ -68,40 +70,146 @@ def _can_have(schema: Json, value: Any) -> bool:
     """Return whether there are values of this type, whatever is in them."""
     if value is None:
         return _takes_null(schema)
-    if schema.get(INT_OR_STRING):
-        return _is_of_type(value, "integer") or isinstance(value, str)
-    is_right = _is_of_type(value, schema.get("type", ""))
-    return is_right and not (EMBEDDED in schema and is_malformed(value, schema))
+    return has_type(value, schema) and not (EMBEDDED in schema and is_malformed(value, schema))
 
 
-def find_faults(value: Any, schema: Json, path: str = "") -> Iterator[str]:
-    """Yield what is wrong, each with the path of the field."""
+def find_faults(
+    value: Any,
+    schema: Json,
+    path: str = "",
+    checks: tuple[Check, ...] | None = None,
+    fits: Callable[[Any, Json], bool] | None = None,
+) -> Iterator[str]:
+    """Yield what is wrong, each with the path of the field.
+
+    Args:
+        value: the value.
+        schema: its schema.
+        path: where it is.
+        checks: what is checked beside the types; by default, all but CEL rules.
+        fits: whether a value can have this schema; by default, whether it is of its type.
+    """
     if value is None and _takes_null(schema):
         return
-    kind = schema.get("type")
-    if kind and not _is_of_type(value, kind):
-        yield f"{path}: must be of type {kind}"
+    if not (fits or has_type)(value, schema):
+        yield f"{path}: must be of type {schema.get('type', 'integer or string')}"
         return
-    for part in (schema, *schema.get("allOf", ())):
-        if "enum" in part and value not in part["enum"]:
-            yield f"{path}: unsupported value {value!r}"
+    for check in _CHECKS if checks is None else checks:
+        yield from check(value, schema, path)
+    known, rest = schema.get("properties") or {}, schema.get("additionalProperties")
+    if isinstance(value, dict):
+        for key, item in value.items():
+            below = known.get(key) or rest
+            if isinstance(below, dict):
+                yield from find_faults(item, below, f"{path}.{key}" if path else key, checks, fits)
+    elif isinstance(value, list) and isinstance(below := schema.get("items"), dict):
+        for index, item in enumerate(value):
+            yield from find_faults(item, below, f"{path}[{index}]", checks, fits)
+
+
+def check_value(value: Any, schema: Json, path: str) -> Iterator[str]:
+    """Yield what is wrong with a value itself."""
+    if "enum" in schema and value not in schema["enum"]:
+        yield f"{path}: unsupported value {value!r}"
     if (size := _SIZES.get(type(value))) and not (
         schema.get(f"min{size}", 0) <= len(value) <= schema.get(f"max{size}", len(value))
     ):
         yield f"{path}: too long or too short"
-    if isinstance(value, dict):
-        yield from _find_faults_of_fields(value, schema, path)
-    elif isinstance(value, list) and "items" in schema:
-        for index, item in enumerate(value):
-            yield from find_faults(item, schema["items"], f"{path}[{index}]")
-    elif isinstance(value, str):
+    if isinstance(value, str):
         if not _matches(schema.get("pattern", ""), value):
             yield f"{path}: must match {schema['pattern']}"
-    elif isinstance(value, int | float) and not (
-        math.isfinite(value)
-        and schema.get("minimum", value) <= value <= schema.get("maximum", value)
-    ):
-        yield f"{path}: out of range"
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        low, high, step = (schema.get(key) for key in ("minimum", "maximum", "multipleOf"))
+        if (
+            not math.isfinite(value)
+            or (
+                low is not None
+                and (value < low or (value == low and schema.get("exclusiveMinimum")))
+            )
+            or (
+                high is not None
+                and (value > high or (value == high and schema.get("exclusiveMaximum")))
+            )
+        ):
+            yield f"{path}: out of range"
+        elif step and value % step:
+            yield f"{path}: must be a multiple of {step}"
+
+
+def check_format(value: Any, schema: Json, path: str) -> Iterator[str]:
+    """Yield that a value is not in the format of its schema."""
+    name = schema.get("format", "")
+    if isinstance(value, str):
+        is_right = is_of_format(value, name)
+    else:
+        is_right = name != "int32" or not isinstance(value, int) or -(2**31) <= value < 2**31
+    if not is_right:
+        yield f"{path}: must be of format {name}, got {value!r}"
+
+
+def check_required(value: Any, schema: Json, path: str) -> Iterator[str]:
+    """Yield the fields that are missing, also in embedded objects."""
+    if isinstance(value, dict):
+        needed = (*(schema.get("required") or ()), *(_IDENTITY if EMBEDDED in schema else ()))
+        yield from (
+            f"{path}.{key}: required" if path else f"{key}: required"
+            for key in needed
+            if key not in value
+        )
+        if EMBEDDED in schema and is_malformed(value, {EMBEDDED: True}):
+            yield f"{path}.metadata: invalid metadata"
+
+
+def check_keys(value: Any, schema: Json, path: str) -> Iterator[str]:
+    """Yield the items of a list whose keys, or that themselves, are there already."""
+    kind, keys = schema.get(LIST_TYPE), schema.get(LIST_KEYS) or ()
+    if kind not in {"set", "map"} or not isinstance(value, list):
+        return
+    below = (schema.get("items") or {}).get("properties") or {}
+    seen: set[bytes] = set()  # texts: lists can be long, and hostile
+    for index, item in enumerate(value):
+        found = item
+        if keys and isinstance(item, dict):
+            found = [item.get(key, below.get(key, {}).get("default")) for key in keys]
+        text = orjson.dumps(found, option=orjson.OPT_SORT_KEYS)
+        if text in seen:
+            yield f"{path}[{index}]: duplicate value"
+        seen.add(text)
+
+
+def check_logic(value: Any, schema: Json, path: str) -> Iterator[str]:
+    """Yield what the alternatives of a schema say."""
+    yield from (
+        fault for part in schema.get("allOf", ()) for fault in find_faults(value, part, path)
+    )
+
+    def fits(part: Json) -> bool:
+        return not any(find_faults(value, part, path))
+
+    if "anyOf" in schema and not any(map(fits, schema["anyOf"])):
+        yield f"{path}: must match a schema of anyOf"
+    if "oneOf" in schema and sum(map(fits, schema["oneOf"])) != 1:
+        yield f"{path}: must match exactly one schema of oneOf"
+    if "not" in schema and fits(schema["not"]):
+        yield f"{path}: must not match the schema of not"
+
+
+def check_unknown(value: Any, schema: Json, path: str) -> Iterator[str]:
+    """Yield the fields that the schema does not have."""
+    known = schema.get("properties") or {}
+    is_open = schema.get(PRESERVE) or schema.get("additionalProperties") or not schema
+    if isinstance(value, dict) and not is_open:
+        for key in value:
+            if key not in known and not _is_own(key, schema):
+                yield f"{path}.{key}: {UNKNOWN}"
+
+
+def _is_own(key: str, schema: Json) -> bool:
+    return EMBEDDED in schema and key in {"apiVersion", "kind", "metadata"}
+
+
+Check = Callable[[Any, Json, str], Iterator[str]]
+_CHECKS: tuple[Check, ...] = (check_value, check_format, check_required, check_keys, check_logic)
 
 
 def _matches(pattern: str, value: str) -> bool:
@@ -118,22 +226,17 @@ def _compile(pattern: str) -> SchemaValidator:
     return SchemaValidator(core_schema.str_schema(pattern=pattern))
 
 
-def _find_faults_of_fields(value: Json, schema: Json, path: str) -> Iterator[str]:
-    for key in schema.get("required") or ():
-        if key not in value:
-            yield f"{path}.{key}: required"
-    known = schema.get("properties") or {}
-    rest = schema.get("additionalProperties")
-    for key, item in value.items():
-        below = known.get(key) or (rest if isinstance(rest, dict) else None)
-        if below is not None:
-            yield from find_faults(item, below, f"{path}.{key}" if path else key)
-
-
 def _takes_null(schema: Json) -> bool:
     """Tell whether null is kept: also in fields of which the schema says nothing."""
     is_open = schema.get(PRESERVE) and "type" not in schema
     return bool(schema.get("nullable") or is_open or not schema)
+
+
+def has_type(value: Any, schema: Json) -> bool:
+    """Return whether a value is of the type of its schema."""
+    if schema.get(INT_OR_STRING):
+        return _is_of_type(value, "integer") or isinstance(value, str)
+    return _is_of_type(value, schema.get("type", ""))
 
 
 def _is_of_type(value: Any, kind: str) -> bool:

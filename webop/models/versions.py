@@ -19,13 +19,13 @@ from webop.errors import ConfigurationError
 from webop.models import structural
 from webop.models.fitting import dump_whole, fit
 from webop.models.model import Definition, find_definition, list_models
+from webop.objects.fields import Json
 from webop.objects.names import is_label_key, is_label_value
 from webop.objects.storage.codec import ANNOTATIONS_LIMIT, measure_all
 
 if TYPE_CHECKING:
     from webop.models.schema import Schema
 
-Json = dict[str, Any]
 Model = type[pydantic.BaseModel]
 
 _HEAD = ("apiVersion", "kind", "metadata")

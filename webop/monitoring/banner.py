@@ -59,8 +59,7 @@ async def _show(operator: Operator, page: str | None) -> None:
 
 
 def _is_known(operator: Operator) -> bool:
-    observer, webhooks = operator.observer, operator.webhooks
-    is_scanned = observer is not None and observer.scanned.is_set()
+    webhooks, is_scanned = operator.webhooks, operator.context.cluster_view.is_known
     return (is_scanned or not operator.needs_cluster) and (
         bool(webhooks.address) or not webhooks.has_server
     )

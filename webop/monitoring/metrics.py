@@ -11,6 +11,7 @@ worst one.
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain, product
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from webop.calls.threads import count_calls
 from webop.client.watch import State, WatchStatus
+from webop.reactor.entry import State as ObjectState
 from webop.telemetry.counters import Labels, Timings
 from webop.version import __version__
 
@@ -107,9 +109,16 @@ def list_streams(operator: Operator) -> list[Stream]:
 
 def _measure_objects(operator: Operator) -> Iterator[tuple[Labels, int, float]]:
     """Yield the resource and the state, the number of objects, the age of the oldest one."""
+    moment = time.monotonic()
     for stream in list_streams(operator):
-        for state, (count, age) in stream.measure().items():
-            yield (stream.ctx.resource.plural_name, state), count, age
+        busy = [
+            obj for obj in stream.objects.values() if obj.state is not ObjectState.IDLE
+        ]  # quick
+        for state in ObjectState:
+            since = [obj.since for obj in busy if obj.state is state]
+            count = len(since) if state is not ObjectState.IDLE else len(stream.objects) - len(busy)
+            age = moment - min(filter(None, since), default=moment)
+            yield (stream.ctx.resource.plural_name, state.value), count, age
 
 
 def read_objects(operator: Operator) -> Values:
@@ -202,7 +211,7 @@ DEFINITIONS = (
     ),
     Definition(
         *("webop_objects", "gauge", ("resource", "state")),
-        "Known objects. States: idle; held (until indexes are filled); waiting (for a slot); "
+        "Known objects. States: idle; held (until indexes are filled); waiting (for a worker); "
         "working (a worker processes it, handlers included); resting (until a retry is due).",
         read_objects,
     ),
@@ -243,28 +252,6 @@ DEFINITIONS = (
         *("rest_client_request_duration_seconds", "histogram", ("verb",)),
         "Duration of these requests, by the same methods; WATCH: until the stream was accepted.",
         lambda operator: operator.client.counters.durations,
-    ),
-    Definition(
-        *("webop_client_slot_wait_seconds", "histogram", ("resource",)),
-        "Time that requests about objects waited for a slot. Requests that do not wait are not "
-        "counted.",
-        lambda operator: operator.client.counters.waits,
-    ),
-    Definition(
-        *("webop_client_slots_busy", "gauge", ("resource",)),
-        "Requests about objects in progress: at most 16 per resource. "
-        "Resources handlers, daemons, reviews, activities: those of the client of handlers.",
-        lambda operator: {
-            (queue,): count for queue, count in operator.client.limits.active.items()
-        },
-    ),
-    Definition(
-        *("webop_client_slots_waiting", "gauge", ("resource",)),
-        "Requests about objects that wait for a slot.",
-        lambda operator: {
-            (queue,): operator.client.limits.waiting[queue]
-            for queue in operator.client.limits.active
-        },
     ),
     Definition(
         *("webop_webhook_latency_seconds", "histogram", ("webhook",)),

@@ -48,7 +48,7 @@ class Page:
     Args:
         path: the path of the page; its files and the report are in the same folder.
         bound: the host that the server listens on.
-        build_report: returns the current report.
+        build_report: returns the current report; with the name of an object, that of it.
 
     Attributes:
         report_path: the path of the report.
@@ -56,7 +56,7 @@ class Page:
     """
 
     def __init__(
-        self, path: str, bound: str, build_report: Callable[[], Awaitable[dict[str, Any]]]
+        self, path: str, bound: str, build_report: Callable[[str], Awaitable[dict[str, Any]]]
     ) -> None:
         folder = path.rpartition("/")[0]
         self.report_path = f"{folder}/status.json"

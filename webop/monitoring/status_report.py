@@ -21,15 +21,18 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from webop.handlers.model import name_kind
+from webop.handlers.model import name_decorator, name_kind
 from webop.identities import is_in_pod
 from webop.monitoring import metrics
 from webop.monitoring.recent_counts import Recent
+from webop.reactor.entry import State
+from webop.reactor.reconcilers import get_moment
 from webop.telemetry.counters import BOUNDS, Labels, Timings
 from webop.version import __version__
 
 if TYPE_CHECKING:
     from webop.reactor.entry import Entry
+    from webop.reactor.stream import Stream
     from webop.runtime.operator import Operator
 
 LIMIT = 100
@@ -60,11 +63,15 @@ class Reporter:
             finally:
                 task.cancel()
 
-    async def build(self) -> Row:
-        """Return the current report."""
+    async def build(self, wanted: str = "") -> Row:
+        """Return the current report: of the operator, or of one object only.
+
+        Args:
+            wanted: the object: its kind and its uid, as in ``databases.example.com/UID``.
+        """
         operator, growth = self._operator, self._recent.compute()
         leadership, expiry = operator.coordinator.leadership, operator.webhooks.hosting.expiry
-        return {
+        head = {
             "version": __version__,
             "time": _format(dt.datetime.now(dt.UTC)),
             "operator": _identify(operator, self._since),
@@ -73,6 +80,11 @@ class Reporter:
             "not_ready": operator.list_obstacles(),
             "missing_kinds": operator.list_absent(),
             "lease": leadership and {"name": leadership[0], "is_held": leadership[1]},
+        }
+        if wanted:
+            return {**head, **_describe_object(operator, *wanted.rpartition("/")[::2])}
+        return {
+            **head,
             "certificate_expires": None if expiry is None else _format(expiry),
             "handlers": _limit(_list_handlers(operator, growth)),
             "kinds": _limit(_list_kinds(operator)),
@@ -213,7 +225,8 @@ async def _list_objects(operator: Operator) -> Row:
     busy = [
         (stream.ctx.resource.plural_name, obj)
         for stream in metrics.list_streams(operator)
-        for obj in stream.list_busy()
+        for obj in stream.objects.values()
+        if obj.state is not State.IDLE or (obj.status and obj.status.failures)
     ]
     shown: list[tuple[str, Entry]] = []
     for start in range(0, len(busy), _STEP):
@@ -225,16 +238,17 @@ async def _list_objects(operator: Operator) -> Row:
 
 
 def _rank(obj: Entry) -> tuple[int, bool, float]:
-    attempts = (count for _, count, _ in obj.list_failures())
+    attempts = (count for count, _ in obj.status.failures.values()) if obj.status else ()
     return -max(attempts, default=0), not obj.since, obj.since
 
 
 def _build_object_row(resource: str, obj: Entry) -> Row:
+    failed = obj.status.failures if obj.status else {}
     failures: list[Row] = [
         {"handler": key, "attempts": attempts, "error": error}
-        for key, attempts, error in obj.list_failures()
+        for key, (attempts, error) in failed.items()
     ]
-    calls = [] if obj.status is None else obj.status.running
+    calls = obj.status.running if obj.status else ()
     running = (key for key in calls if key not in obj.daemons)
     loop = asyncio.get_running_loop()
     return {
@@ -250,10 +264,47 @@ def _build_object_row(resource: str, obj: Entry) -> Row:
     }
 
 
-def _list_failed(operator: Operator) -> Row:
+def _describe_object(operator: Operator, kind: str, uid: str) -> Row:
+    """Return how an object and its kind are served; None for what is not."""
+    streams = metrics.list_streams(operator)
+    streams = [one for one in streams if one.ctx.resource.plural_name == kind]
+    found = ((one, obj) for one in streams if (obj := one.objects.get(uid)))
+    scope = streams and {
+        "namespaces": sorted(filter(None, (one.namespace for one in streams))),
+        "selectors": streams[0].ctx.build_selectors(),
+        "handlers": [f"{name_decorator(one)} {one.id}" for one in streams[0].handlers.everything],
+        "fields": sorted(streams[0].handlers.extra_fields),
+    }
+    return {
+        "kind": scope or None,
+        "object": next((_describe_entry(stream, obj) for stream, obj in found), None),
+        "failed": _list_failed(operator, uid),
+    }
+
+
+def _describe_entry(stream: Stream, obj: Entry) -> Row:
+    gate, clock = "", asyncio.get_running_loop().time()
+    if (place := stream.ctx.workers.outages.find_hold(obj)) is not None:
+        gate = f"a successful write to {place.name}: the last ones failed"
+    elif stream.find_gate(obj) is not None:
+        gate = f"the list of {stream}, or the indexes"
+    return {
+        **_build_object_row(stream.ctx.resource.plural_name, obj),
+        "waits_for": gate,
+        "daemons": list(obj.daemons),
+        "reconcilers": [
+            {"id": one.id, "due_in": max(0.0, moment - clock), "reason": known.reason}
+            for one in (stream.handlers.reconcilers if obj.due else ())
+            if (known := obj.reconcilers.get(one.id))
+            and (moment := get_moment(known, one)) is not None
+        ],
+    }
+
+
+def _list_failed(operator: Operator, wanted: str = "") -> Row:
     """Return the handlers that failed for good, and the objects that do not fit their model.
 
-    The newest come first; deleted objects are left out.
+    The newest come first; deleted objects are left out. With a uid, only those of one object.
     """
     counters, now = operator.context.counters, time.monotonic()
     failed = counters.failed
@@ -263,9 +314,10 @@ def _list_failed(operator: Operator) -> Row:
     kept = [
         call
         for (uid, _), call in failed.calls.items()
-        if not (known := streams[call.resource]) or any(uid in each.uids for each in known)
+        if wanted in ("", uid)
+        if not (known := streams[call.resource]) or any(uid in each.objects for each in known)
     ]
-    kept += [misfit for misfit, _ in [*counters.misfits.values()]]
+    kept += [misfit for uid, (misfit, _) in [*counters.misfits.items()] if wanted in ("", uid)]
     items: list[Row] = [
         {
             "resource": call.resource,

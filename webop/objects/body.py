@@ -102,7 +102,7 @@ _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 def _get_stanza(mapping: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     stanza = mapping.get(key)
-    return stanza if isinstance(stanza, (dict, Mapping)) else _NOTHING
+    return stanza if type(stanza) is dict or isinstance(stanza, Mapping) else _NOTHING
 
 
 class View(Mapping[str, Any]):
@@ -197,7 +197,7 @@ class _Stanza(View):
 
     def _read(self) -> Mapping[str, Any]:
         stanza = self._cell[0].get(self._key)
-        return stanza if isinstance(stanza, (dict, Mapping)) else _NOTHING
+        return stanza if type(stanza) is dict or isinstance(stanza, Mapping) else _NOTHING
 
 
 class Spec(_Stanza):
@@ -350,8 +350,8 @@ class Body(View):
 
 def get_raw(body: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return what is behind a body or a view, or the mapping itself if it is raw already."""
-    if isinstance(body, dict):  # far cheaper than the check for an abstract class, which follows
-        return body
+    if type(body) is Body:
+        return body._cell[0]  # noqa: SLF001  a view of this module
     return body.raw if isinstance(body, View) else body
 
 

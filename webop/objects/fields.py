@@ -11,17 +11,22 @@ import json
 import math
 from collections.abc import Iterable, Mapping, MutableMapping
 from functools import lru_cache
-from typing import Any, Final, TypeAlias, TypeGuard
+from typing import Any, Final, TypeAlias, TypeGuard, TypeVar, cast
 
 import orjson
 
 from webop.objects.json_text import LEVELS, cut, load
+
+Json: TypeAlias = dict[str, Any]
+"""An object of JSON."""
 
 FieldPath: TypeAlias = tuple[str, ...]
 """The path of a field as handlers get it: ``("spec", "size")``."""
 
 FieldSpec: TypeAlias = str | FieldPath | list[str] | None
 """A field as you name it: ``"spec.size"``, or a sequence of keys if a key contains dots."""
+
+T = TypeVar("T", bound=Mapping[str, Any])
 
 ABSENT_FIELD: Final[Any] = object()
 
@@ -134,12 +139,15 @@ def remove(mutable: MutableMapping[str, Any], path: FieldPath) -> None:
             return
 
 
-def build_without(mapping: Mapping[str, Any], path: FieldPath) -> dict[str, Any]:
+def build_without(mapping: T, path: FieldPath) -> T:
     """Build a copy without a field and without the parents of it that are empty then.
 
     Only the mappings along the path are copied, everything else is shared with the original,
-    which stays as it is. Unlike with :func:`remove`, parents that were empty before go too.
+    which stays as it is; it is returned if it has nothing of the path. Unlike with :func:`remove`,
+    parents that were empty before go too.
     """
+    if path[0] not in mapping:
+        return mapping
     result = dict(mapping)
     parents = [result]
     for key in path[:-1]:
@@ -152,7 +160,7 @@ def build_without(mapping: Mapping[str, Any], path: FieldPath) -> dict[str, Any]
         parents[-1].pop(path[-1], None)
     while len(parents) > 1 and not parents.pop():
         del parents[-1][path[len(parents) - 1]]
-    return result
+    return cast("T", result)
 
 
 def clone(value: Any) -> Any:

@@ -6,10 +6,11 @@ import re
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-_KEY: Final = r"(?P<key>[\w./-]+)"
+_NAME: Final = "[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?"
+_KEY: Final = f"(?P<key>(?:{_NAME}/)?{_NAME})"
 _COMMA: Final = re.compile(r",(?![^(]*\))")
 _EXISTENCE: Final = re.compile(rf"(?P<sign>!?)\s*{_KEY}")
-_EQUALITY: Final = re.compile(rf"{_KEY}\s*(?P<sign>!=|==?)\s*(?P<value>[\w.-]*)")
+_EQUALITY: Final = re.compile(rf"{_KEY}\s*(?P<sign>!=|==?)\s*(?P<value>[-A-Za-z0-9_.]*)")
 _MEMBERSHIP: Final = re.compile(rf"{_KEY}\s+(?P<sign>in|notin)\s*\((?P<values>[^()]*)\)")
 
 
@@ -35,7 +36,8 @@ class Requirement(NamedTuple):
 
 def parse_label_selector(text: str) -> list[Requirement] | None:
     """Return the conditions of a selector; None if it has others than known here."""
-    found = [_parse(term.strip()) for term in _COMMA.split(text) if term.strip()]
+    terms = _COMMA.split(text) if text.strip() else []
+    found = [_parse(term.strip()) for term in terms]
     known = [requirement for requirement in found if requirement is not None]
     return known if len(known) == len(found) else None
 

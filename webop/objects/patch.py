@@ -139,11 +139,12 @@ class Patch(dict[str, Any]):
         *,
         has_generations: bool = True,
     ) -> None:
-        super().__init__(src or ())
+        if src is not None:
+            self.update(src)
         self._has_generations = has_generations
         self.writer: Callable[[], Any] | None = None
         self._body = body
-        self._fns = [*(src.fns if isinstance(src, Patch) else ()), *fns]
+        self._fns = [*src.fns, *fns] if isinstance(src, Patch) else [*fns]
 
     @property
     def generation(self) -> int | None:
@@ -174,7 +175,7 @@ class Patch(dict[str, Any]):
     meta = metadata
 
     def __bool__(self) -> bool:
-        return len(self) > 0 or bool(self._fns)
+        return len(self) > 0 or len(self._fns) > 0
 
     def __repr__(self) -> str:
         parts = [super().__repr__()] if len(self) else []
@@ -268,6 +269,73 @@ def merge_patches(patch: Mapping[str, Any], other: Mapping[str, Any]) -> dict[st
     return result
 
 
+def join_patches(patch: Patch, newer: Patch) -> Patch:
+    """Return one patch with the effect of two; each can be empty, and is returned as it is then."""
+    if not (patch and newer):
+        return patch or newer
+    if len(newer) and (patch.fns or _replaces(patch, newer)):
+        return Patch(patch, fns=[partial(_merge_into, patch=dict(newer)), *newer.fns])
+    return Patch(merge_patches(patch, newer), fns=[*patch.fns, *newer.fns])
+
+
+def _replaces(patch: Mapping[str, Any], newer: Mapping[str, Any]) -> bool:
+    """Return whether a patch sets a mapping that another one has removed: they cannot be merged."""
+    for key, value in newer.items():
+        if is_mapping(value) and key in patch:
+            former = patch[key]
+            if former is None or (is_mapping(former) and _replaces(former, value)):
+                return True
+    return False
+
+
+def _merge_into(raw: Any, *, patch: dict[str, Any]) -> None:
+    merged = apply_merge_patch(raw, patch)
+    raw.clear()
+    raw.update(merged)
+
+
+def subtract_patch(
+    patch: Mapping[str, Any], sent: Mapping[str, Any], kept: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return a patch without the values that were sent, except for those to keep."""
+    rest: dict[str, Any] = {}
+    if not kept and patch == sent:
+        return rest
+    for key, value in patch.items():
+        former: Any = sent.get(key)
+        if is_mapping(value) and is_mapping(former) and value:
+            if inner := subtract_patch(value, former, kept.get(key) or {}):
+                rest[key] = inner
+        elif key not in sent or key in kept or value != former:
+            rest[key] = value
+    return rest
+
+
+def split_status(patch: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the parts of a patch for the object and for its status."""
+    if "status" not in patch:
+        return dict(patch), {}
+    return without_status(patch), {"status": patch["status"]}
+
+
+def without_status(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of an object or a patch without the status."""
+    return {key: value for key, value in raw.items() if key != "status"}
+
+
+def list_fields(patch: Mapping[str, Any]) -> str:
+    """Return the paths of the values in a patch, as `spec.a, spec.b`."""
+
+    def walk(value: Any, path: str) -> Iterator[str]:
+        if is_mapping(value) and value:
+            for key, item in value.items():
+                yield from walk(item, f"{path}.{key}" if path else key)
+        else:
+            yield path
+
+    return ", ".join(walk(patch, ""))
+
+
 def build_merge_patch(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
     """Return the merge patch that turns one document into another, except for empty mappings."""
     patch: dict[str, Any] = {}
@@ -285,11 +353,11 @@ def find_missing(patch: Mapping[str, Any], document: Mapping[str, Any]) -> dict[
     """Return the part of a merge patch whose fields are not in a document that should have them."""
     missing: dict[str, Any] = {}
     for key, value in patch.items():
-        present = document.get(key, ABSENT_FIELD)
         if is_mapping(value):
+            present = document.get(key)
             if inner := find_missing(value, present if is_mapping(present) else {}):
                 missing[key] = inner
-        elif value is not None and present is ABSENT_FIELD:
+        elif value is not None and key not in document:
             missing[key] = value
     return missing
 

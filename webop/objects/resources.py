@@ -16,6 +16,8 @@ from functools import cached_property, lru_cache
 from typing import Any, Final, TypeAlias, TypedDict, Unpack
 from urllib.parse import quote, urlencode
 
+_STAGES: Final = {"alpha": 0, "beta": 1, None: 2}
+
 
 def guess_plural(kind: str) -> str:
     """Return the usual plural name of a kind, as code generators do."""
@@ -24,6 +26,12 @@ def guess_plural(kind: str) -> str:
         return name
     stem = f"{name[:-1]}ie" if re.search("[^aeiou]y$", name) else name
     return f"{stem}es" if re.search("([sxz]|[cs]h)$", name) else f"{stem}s"
+
+
+def rank_version(version: str) -> tuple[int, ...]:
+    """Return the sort key of a version, as API servers rank them: v2, v1, v1beta1, v1alpha1."""
+    matched = re.fullmatch(r"v(\d+)(?:(alpha|beta)(\d+))?", version)
+    return (_STAGES[matched[2]], int(matched[1]), int(matched[3] or 0)) if matched else (-1,)
 
 
 def is_protected(group: str) -> bool:

@@ -6,11 +6,11 @@ Pure. A condition is a mapping of meta/v1 Condition: ``type``, ``status``, ``rea
 
 from __future__ import annotations
 
-import datetime as dt
 import re
 from collections.abc import Mapping
 from typing import Any
 
+from webop.aio.clock import now
 from webop.objects.fields import ensure, resolve
 
 _PATH = ("status", "conditions")
@@ -56,7 +56,7 @@ def put_condition(body: Any, condition: Mapping[str, Any]) -> None:
         conditions.append(present := {})
     moment = present.get("lastTransitionTime")
     if moment is None or present.get("status") != condition["status"]:
-        moment = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        moment = now().strftime("%Y-%m-%dT%H:%M:%SZ")
     present.update(condition, lastTransitionTime=moment)
 
 
@@ -70,10 +70,11 @@ def find_condition(body: Mapping[str, Any], name: str) -> Any:
 
 
 def is_outdated(body: Mapping[str, Any], condition: Mapping[str, Any]) -> bool:
-    """Return whether a condition is about a former state of the object."""
+    """Return whether a condition, or the whole status, is about a former generation."""
     generation = resolve(body, ("metadata", "generation")) or 0
-    observed = condition.get("observedGeneration")
-    return isinstance(observed, int) and observed < generation
+    whole = resolve(body, ("status", "observedGeneration"))
+    found = (condition.get("observedGeneration"), whole)
+    return any(isinstance(observed, int) and observed < generation for observed in found)
 
 
 def meets(obj: Mapping[str, Any], wish: str) -> bool:

@@ -26,15 +26,15 @@ class Bodies:
             self._bytes -= len(obj.body)
         obj.body = raw
 
-    def park(self, obj: Entry, *, is_needed: bool = False) -> None:
+    def park(self, obj: Entry) -> None:
         """Keep only the text of a state, or nothing if that is too much.
 
-        A state that is needed cannot be read again, as that of a deleted object.
+        That of a deleted object is always kept: it cannot be read again.
         """
         if not isinstance(raw := obj.body, dict):
             return
         obj.body = None
-        if self._bytes < _LIMIT or is_needed:
+        if self._bytes < _LIMIT or obj.is_gone:
             dumped = orjson.dumps(raw)
             # A copy, as the buffer of the original is larger than the text.
             is_long = len(dumped) > _COMPRESSED

@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Any
 
 from webop.calls.execution import execute
-from webop.calls.progress import HandlerState, Progress, digest_seen
-from webop.calls.shared_options import CallOptions
+from webop.calls.progress import HandlerState, Progress
+from webop.calls.shared_options import LATE, CallOptions
 from webop.errors import APIError
 from webop.handlers.causes import ChangeCause
 from webop.handlers.model import Reason
@@ -42,42 +42,40 @@ async def handle(ctx: ResourceContext, obj: Entry, decision: Decision) -> float 
 
     If others could act meanwhile, after a pause, records are dropped: the object is listed again.
     """
-    cause, stream = decision.cause, obj.stream
+    cause = decision.cause
     cause.logger.debug("%s is in progress.", _TITLES[cause.reason].capitalize())
     progress = Progress.restore(decision.handlers, decision.states, purpose=cause.reason.value)
     for key in progress.keys() & decision.again:
         progress.restart(key)
-    epoch, journal, status = stream.epoch, _Journal(ctx, obj, cause), obj.open_status()
+    journal, status = _Journal(ctx, obj, cause), obj.open_status()
     options = CallOptions(
         ctx.operator.settings,
         lifecycle=ctx.operator.lifecycle,
         journal=journal,
-        on_late=journal.write_late,
+        on_late=journal.note_late,
         counters=ctx.operator.counters,
         status=status,
-        may_continue=lambda: (
-            not (stream.is_stopped or obj.is_gone or obj.is_dirty) and stream.epoch == epoch
-        ),
+        may_continue=lambda: obj.may_continue,
     )
-    for key in status.failures.keys() - {*progress, *obj.daemons, *obj.reconcilers}:
+    for key in status.failures.keys() - {"", *progress, *obj.daemons, *obj.reconcilers}:
         del status.failures[key]  # of a handler that no longer matches
     if ctx.operator.settings.execution.retry_on_change:
         _hurry(ctx, obj, cause, progress)
     try:
         await execute(decision.handlers, cause, progress, options)
         journal.restore()
-        if stream.epoch != epoch:
+        if journal.is_over:
             return None
         if not progress.is_finished:
             journal.record(progress)
             return progress.delay
         _report(ctx, decision, progress, journal)
         if cause.reason is Reason.DELETE:
-            await _finish_deletion(ctx, obj, progress, journal)
+            await _finish_deletion(ctx, obj, decision, progress, journal)
         else:
             _conclude(ctx, obj, decision, progress, journal)
     except asyncio.CancelledError:
-        if stream.epoch == epoch:
+        if not journal.is_over:
             journal.record()
             await write(ctx, obj)
         raise
@@ -124,7 +122,14 @@ class _Journal:
         self._ctx = ctx
         self._obj = obj
         self._cause = cause
+        self._unwritten = obj.open_unwritten()
         self._snapshot = Snapshot(cause.body.raw)
+        self._due = asyncio.get_running_loop().time() + LATE
+
+    @property
+    def is_over(self) -> bool:
+        """Whether others could act meanwhile, in a pause: then records are dropped."""
+        return self._obj.unwritten is not self._unwritten
 
     @property
     def view(self) -> Body:
@@ -146,16 +151,22 @@ class _Journal:
 
     def note(self, states: Mapping[str, HandlerState], patch: Patch) -> None:
         """Take over states of handlers, and the patch of those that have ended."""
+        if self.ended and asyncio.get_running_loop().time() > self._due:
+            self._write()  # without this one: after the last one, all goes in one request
         take(self._ctx, self._obj, patch)
         self.ended.update(states)
 
-    def write_late(self) -> None:
+    def note_late(self, is_async: bool) -> None:  # noqa: FBT001  a callback
         """Write what has ended: another function takes long."""
-        obj, ctx = self._obj, self._ctx
-        ctx.workers.note_late(obj)
+        self._ctx.workers.note_late(self._obj, is_async=is_async)
+        self._write()
+
+    def _write(self) -> None:
+        obj = self._obj
+        self._due = asyncio.get_running_loop().time() + LATE
         self.record()
         if obj.unwritten is not None and obj.unwritten.is_due:
-            obj.stream.spawn(write(ctx, obj), name=f"writer of {obj}")
+            obj.stream.spawn(write(self._ctx, obj), name=f"writer of {obj}")
 
     def record(self, others: Mapping[str, HandlerState] | None = None) -> None:
         """Put the states of handlers that have ended, and those of others, into the records."""
@@ -164,9 +175,9 @@ class _Journal:
         if not states:
             return
         if self._cause.reason in (Reason.CREATE, Reason.UPDATE):
-            find_field, essence = self._ctx.handlers.find_field, self.essence
+            essence = self.essence
             for key, state in self.ended.items():
-                states[key] = replace(state, seen=digest_seen(essence, find_field(key)))
+                states[key] = replace(state, seen=self._ctx.digest_seen(key, state, essence))
         self.recorded.update(self.ended)
         self.ended.clear()
         unwritten = self._obj.open_unwritten()
@@ -209,17 +220,22 @@ def _conclude(
     ctx: ResourceContext, obj: Entry, decision: Decision, progress: Progress, journal: _Journal
 ) -> None:
     """Store the handled state on the object, remove the records of handlers."""
-    cause = decision.cause
+    cause, states = decision.cause, {**decision.states, **progress}
     handled: Any = cause.new
+    owed = Progress()
     if cause.reason is Reason.CREATE and decision.states:
         journal.record()
         essence, raw = journal.essence, ctx.workers.bodies.load(obj) or {}
-        states = list_states(ctx, obj, raw).items()
-        if any(has_missed(ctx, key, state, essence) for key, state in states):
+        recorded = list_states(ctx, obj, raw).items()
+        if any(has_missed(ctx, key, state, essence) for key, state in recorded):
             handled = {key: {} for key, part in cause.new.items() if is_mapping(part)}
+            obj.is_dirty = True
+            for key, state in states.items():  # so an update follows even if nothing differs
+                owed[key] = replace(state, purpose=Reason.UPDATE.value, seen="")
     journal.ended.clear()
     body = journal.view
-    patch = purge(ctx, {**decision.states, **progress}, body)
+    patch = purge(ctx, states, body)
+    owed.store(body=body, patch=patch, storage=ctx.operator.settings.persistence.progress_storage)
     if cause.old != handled:
         storage = ctx.operator.settings.persistence.diffbase_storage
         storage.store(body=body, patch=patch, essence=handled)
@@ -230,7 +246,7 @@ def _conclude(
 
 
 async def _finish_deletion(
-    ctx: ResourceContext, obj: Entry, progress: Progress, journal: _Journal
+    ctx: ResourceContext, obj: Entry, decision: Decision, progress: Progress, journal: _Journal
 ) -> None:
     """Remove the finalizer: all handlers of the deletion have finished.
 
@@ -242,7 +258,7 @@ async def _finish_deletion(
         if not await write(ctx, obj) or obj.daemons:
             return
     try:
-        await end_deletion(ctx, obj, progress)
+        await end_deletion(ctx, obj, {**decision.states, **progress})
     except APIError:
         journal.record(progress)
         raise

@@ -2,7 +2,7 @@
 
 :mod:`webop.reactor.decision` decides which must run; :func:`start` starts one. Flow:
 :meth:`Daemon.run` → :func:`webop.calls.execution.attempt` → the user's function; then its result
-and its patch are written. Chapters "Daemons" and "Timers". Nothing here polls.
+and its patch are written. Chapters "Daemons" and "Timers".
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from webop.calls.error_policy import Outcome
 from webop.calls.execution import attempt
 from webop.calls.progress import HandlerState, digest_essence, now
 from webop.calls.shared_options import CallOptions
-from webop.events.loggers import ObjectLogger
 from webop.handlers.causes import BackgroundCause
 from webop.handlers.model import BackgroundHandler, TimerHandler
 from webop.handlers.retries import choose_backoff
@@ -33,7 +32,6 @@ from webop.handlers.stopping import (
 )
 from webop.objects.body import Body
 from webop.objects.fields import clone
-from webop.objects.patch import Patch
 from webop.reactor.entry import Entry
 from webop.reactor.resource_context import ResourceContext
 from webop.reactor.writer import ATTEMPTS, take, write
@@ -70,18 +68,10 @@ class Daemon:
     _stages: Iterator[float] | None = None
 
     def __post_init__(self) -> None:
-        operator, view = self.ctx.operator, self.obj.view
-        body = Body({}) if view is None else view
+        described = self.ctx.describe(self.obj, self.obj.view or Body({}))
         is_sync = not self.handler.is_async
-        self.cause = BackgroundCause(
-            logger=ObjectLogger(body=body, settings=operator.settings),
-            memo=operator.memos.recall(self.obj.uid),
-            indices=operator.indices,
-            resource=self.ctx.resource,
-            body=body,
-            patch=Patch(body=body, has_generations=self.ctx.has_status),
-            stopped=(SyncDaemonStopped if is_sync else AsyncDaemonStopped)(self.stopper),
-        )
+        stopped = (SyncDaemonStopped if is_sync else AsyncDaemonStopped)(self.stopper)
+        self.cause = BackgroundCause(**described, stopped=stopped)
         self.cause.patch.writer = self._save_from_thread if is_sync else self.save
         self.note_change()
 
@@ -158,13 +148,12 @@ class Daemon:
 
     async def _call_and_write(self, state: HandlerState) -> Outcome:
         """Call the handler once, then write its result and its patch."""
-        patch, is_timer = self.cause.patch, isinstance(self.handler, TimerHandler)
-        if is_timer and not self.obj.unwritten:
+        patch = self.cause.patch
+        if isinstance(self.handler, TimerHandler) and not self.obj.unwritten:
             self.cause.status_before = clone(self.cause.body.get("status"))
         try:
             options = CallOptions(
                 self.ctx.operator.settings,
-                success_level=logging.DEBUG if is_timer else logging.INFO,
                 counters=self.ctx.operator.counters,
                 status=self.obj.open_status(),
             )

@@ -1,7 +1,8 @@
-"""Decide what must be done about the newest state of an object. Pure: no memory, no I/O.
+"""Decide what must be done about the newest state of an object. No I/O.
 
 A :class:`Decision` is made from the state and the records on the object, as a restarted operator
-does it; most states need nothing. :mod:`webop.reactor.turn` carries it out.
+does it, and from what only runs in memory: daemons, resumption, reconcilers. Most states need
+nothing. :mod:`webop.reactor.turn` carries it out.
 
 While a change is being handled, no handler misses a later one. A record says which state its
 handler has ``seen``:
@@ -11,7 +12,7 @@ handler has ``seen``:
   last handled state, and can be empty.
 - An unfinished handler of an update stays due, even if the change is undone.
 - Handlers of a creation are called once. If they have not all seen the newest state, an update
-  follows whose ``old`` has empty sections.
+  follows whose ``old`` has empty sections, and whose records say that all have missed a change.
 """
 
 from __future__ import annotations
@@ -21,10 +22,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any
 
-from webop.calls.progress import HandlerState, digest_seen, fetch_states
+from webop.calls.progress import HandlerState, fetch_states
 from webop.context.children import Children
 from webop.errors import MisfitError
-from webop.events.loggers import ObjectLogger
 from webop.handlers.causes import ChangeCause, detect_reason
 from webop.handlers.filters import matches
 from webop.handlers.model import (
@@ -37,7 +37,6 @@ from webop.handlers.model import (
 from webop.handlers.stopping import DaemonStoppingReason
 from webop.models.validity_condition import is_marked_unfit
 from webop.objects.body import Body
-from webop.objects.patch import Patch
 from webop.objects.storage.diffbase import EssenceDigest
 from webop.reactor.entry import Entry
 from webop.reactor.reconcilers import find_due
@@ -158,21 +157,10 @@ def _detect_cause(
     )
     if reason in _UNCHANGED and any(_find_missed(ctx, new, states)):
         reason = Reason.UPDATE  # the change was undone, but some have seen it
-    log = ObjectLogger(body=body, settings=ctx.operator.settings)
-    reconcilers = ctx.handlers.reconcilers
-    return ChangeCause(
-        logger=log,
-        children=Children(ctx.operator, reconcilers, body, log) if reconcilers else None,
-        memo=ctx.operator.memos.recall(obj.uid),
-        indices=ctx.operator.indices,
-        resource=ctx.resource,
-        body=body,
-        patch=Patch(body=body, has_generations=ctx.has_status),
-        old=old,
-        new=new,
-        reason=reason,
-        initial=is_resuming,
-    )
+    described = ctx.describe(obj, body)
+    if reconcilers := ctx.handlers.reconcilers:
+        described["children"] = Children(ctx.operator, reconcilers, body, described["logger"])
+    return ChangeCause(**described, old=old, new=new, reason=reason, initial=is_resuming)
 
 
 def _find_missed(
@@ -187,9 +175,7 @@ def _find_missed(
 
 def has_missed(ctx: ResourceContext, key: str, state: HandlerState, essence: Any) -> bool:
     """Return whether a handler was called for another state than this one."""
-    return state.seen is not None and state.seen != digest_seen(
-        essence, ctx.handlers.find_field(key)
-    )
+    return state.seen not in (None, ctx.digest_seen(key, state, essence))
 
 
 def _select_handlers(ctx: ResourceContext, decision: Decision) -> None:
@@ -206,7 +192,7 @@ def _select_handlers(ctx: ResourceContext, decision: Decision) -> None:
     for handler in ctx.handlers.changes:
         is_for = handler.reason in (None, Reason.UPDATE) and not handler.initial
         is_missed = is_for and handler.id in missed - chosen
-        if is_missed and matches(handler, cause, is_about_change=False):
+        if is_missed and matches(handler, cause, has_missed=True):
             decision.handlers.append(handler)
             chosen.add(handler.id)
     decision.handlers.sort(key=ctx.handlers.changes.index)

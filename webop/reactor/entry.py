@@ -1,14 +1,14 @@
 """The state that the reactor keeps in memory for each object.
 
 The rest is on the object itself: the records of its handlers, the last handled state, the
-finalizer. A restart loses only what is unwritten.
+finalizer. A restart loses what is here: most of all what is unwritten.
 """
 
 from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, Protocol
@@ -20,7 +20,8 @@ from webop.handlers.stopping import DaemonStoppingReason
 from webop.objects.body import Body, RawEventType
 from webop.objects.patch import Patch, apply_merge_patch
 
-_NONE: Final[Mapping[str, Any]] = MappingProxyType({})  # most objects have none of these
+_BY_SERVER: Final = frozenset({"resourceVersion", "generation", "managedFields"})
+_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})  # shared: most objects have none
 
 
 class State(enum.Enum):
@@ -41,19 +42,20 @@ class State(enum.Enum):
 class Owner(Protocol):
     """The stream of an object (:class:`webop.reactor.stream.Stream`)."""
 
-    epoch: int
-    """The number of pauses so far, in which others could act."""
+    @property
+    def is_paused(self) -> bool:
+        """Whether no new work begins: it is left to another operator, or the stream ends."""
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether the operator stops, and no other one has its work yet."""
 
     @property
     def handlers(self) -> ResourceHandlers:
         """The handlers of the kind as it is now."""
 
-    @property
-    def is_stopped(self) -> bool:
-        """Whether no new work may begin, because of a pause or of the end."""
-
     def find_gate(self, obj: Entry) -> Any:
-        """Return the result of a turn that must end before handlers are called; None if not."""
+        """Return the result of a turn that must end before functions are called; None if not."""
 
     def wake(self, obj: Entry, *, after: float = 0.0) -> None:
         """Give the object a turn soon, or after some seconds."""
@@ -61,8 +63,8 @@ class Owner(Protocol):
     def accept_response(self, obj: Entry, raw: dict[str, Any]) -> None:
         """Accept the state in the response to a request about the object."""
 
-    def note_indexed(self, obj: Entry) -> None:
-        """Note that the turn of the object has done what indexes need."""
+    def note_indexed(self, obj: Entry, handlers: ResourceHandlers) -> None:
+        """Note that the turn of an object has done what the indexes of these handlers need."""
 
     def spawn(self, work: Coroutine[Any, Any, Any], *, name: str) -> asyncio.Task[Any]:
         """Start a task that works on the object."""
@@ -98,6 +100,8 @@ class Unwritten:
         records: webop's own, as a merge patch: of handlers, and the last handled state.
         is_denied: whether the API server has denied the records, or not stored them. They count as
             stored, and are sent with the next change.
+        expected: the object as the patch that is on its way leaves it, if that is no news for
+            handlers; without what the API server changes itself.
         essence: the state that the handlers of the running turn see, as own writes leave it.
         lock: of the requests.
     """
@@ -105,16 +109,31 @@ class Unwritten:
     changes: Patch = field(default_factory=Patch)
     records: Patch = field(default_factory=Patch)
     is_denied: bool = False
+    expected: Mapping[str, Any] | None = None
     essence: Any = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def __bool__(self) -> bool:
         return bool(self.changes or self.records) or self.lock.locked()
 
+    def expect(self, raw: Mapping[str, Any], patch: Mapping[str, Any]) -> None:
+        """Expect the state that a merge patch makes of another one."""
+        expected = apply_merge_patch(raw, patch)
+        self.expected = {**expected, "metadata": _cut_metadata(expected)}
+
+    def expects(self, raw: Mapping[str, Any]) -> bool:
+        """Return whether nobody else has changed the object."""
+        is_quiet = self.expected is not None
+        return is_quiet and self.expected == {**raw, "metadata": _cut_metadata(raw)}
+
     @property
     def is_due(self) -> bool:
         """Whether anything must be sent."""
         return bool(self.changes or (self.records and not self.is_denied))
+
+
+def _cut_metadata(raw: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in raw["metadata"].items() if key not in _BY_SERVER}
 
 
 @dataclass(slots=True)
@@ -126,9 +145,11 @@ class ReconcileState:
         seen: what the object said at the last call: a generation or a digest.
         due: when to call it again even if nothing happens, by the loop's clock; None for never.
         began: when the last call began.
+        early: when it can be called after a failure because of something else.
         failures: the number of failed calls since the last success.
         rest: seconds until the next call after it has taken back what others have changed: they
             could be another operator, which does the same. It grows until that ends.
+        reason: why it has asked to be called again; empty if it has not.
         skipped: a patch that was not sent, since it changed nothing in a version of the object. The
             next version tells whether that was the newest one.
     """
@@ -137,16 +158,18 @@ class ReconcileState:
     seen: str = ""
     due: float | None = None
     began: float = 0.0
+    early: float = 0.0
     failures: int = 0
     rest: float = 0.0
+    reason: str = ""
     skipped: tuple[int, Patch] | None = None
 
-    @property
-    def is_pausing(self) -> bool:
-        """Whether it waits after a failure: what happens meanwhile does not end the pause."""
-        return bool(self.failures) and self.due is not None
+
+def _nothing() -> Any:
+    return field(default_factory=lambda: _NOTHING)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Entry:
     """One object of one stream.
 
@@ -166,7 +189,6 @@ class Entry:
         is_dirty: whether something has happened since its turn began.
         backoff: the pauses after failures; None if the last attempt has not failed.
         not_before: until then, a turn only indexes it and shows its events.
-        error: the type and the text of the last failure.
         unwritten: what must be written; None for nothing.
         called_at: when handlers of a change were called last, by the loop's clock.
         status: the running and failed calls of its handlers; None for none.
@@ -177,62 +199,31 @@ class Entry:
         reconcilers: the states of its reconcilers, by their ids.
     """
 
-    __slots__ = (
-        "backoff",
-        "body",
-        "called_at",
-        "daemons",
-        "due",
-        "error",
-        "event_type",
-        "is_dirty",
-        "listed",
-        "must_index",
-        "must_resume",
-        "must_show",
-        "name",
-        "namespace",
-        "not_before",
-        "past",
-        "reconcilers",
-        "shown",
-        "since",
-        "state",
-        "status",
-        "stream",
-        "uid",
-        "unwritten",
-        "version",
-        "view",
-    )
-
-    def __init__(self, stream: Owner, uid: str, raw: Mapping[str, Any]) -> None:
-        self.stream = stream
-        self.uid = uid
-        self.namespace: str | None = raw["metadata"].get("namespace")
-        self.name: str = raw["metadata"]["name"]
-        self.version = 0
-        self.event_type: RawEventType = None
-        self.body: dict[str, Any] | bytes | None = None
-        self.listed = -1.0
-        self.must_index = False
-        self.must_show = False
-        self.shown: int | None = None
-        self.must_resume = False
-        self.state = State.IDLE
-        self.since = 0.0
-        self.due: float | None = None
-        self.is_dirty = False
-        self.backoff: Backoff | None = None
-        self.not_before = 0.0
-        self.error = ("", "")
-        self.unwritten: Unwritten | None = None
-        self.called_at = 0.0
-        self.status: HandlingStatus | None = None
-        self.daemons: Mapping[str, BackgroundTask] = _NONE
-        self.past: Mapping[str, bool] = _NONE
-        self.view: Body | None = None
-        self.reconcilers: Mapping[str, ReconcileState] = _NONE
+    stream: Owner
+    uid: str
+    name: str
+    namespace: str | None
+    version: int = 0
+    event_type: RawEventType = None
+    body: dict[str, Any] | bytes | None = None
+    listed: float = -1.0
+    must_index: bool = False
+    must_show: bool = False
+    shown: int | None = None
+    must_resume: bool = False
+    state: State = State.IDLE
+    since: float = 0.0
+    due: float | None = None
+    is_dirty: bool = False
+    backoff: Backoff | None = None
+    not_before: float = 0.0
+    unwritten: Unwritten | None = None
+    called_at: float = 0.0
+    status: HandlingStatus | None = None
+    daemons: Mapping[str, BackgroundTask] = _nothing()
+    past: Mapping[str, bool] = _nothing()
+    view: Body | None = None
+    reconcilers: Mapping[str, ReconcileState] = _nothing()
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
@@ -241,6 +232,15 @@ class Entry:
     def is_gone(self) -> bool:
         """Whether an event or a list has said that it is deleted, or out of sight."""
         return self.event_type == "DELETED"
+
+    @property
+    def may_continue(self) -> bool:
+        """Whether the next function may be called: all is as its turn has decided about it.
+
+        And all could be written so far: handlers do not run ahead of that.
+        """
+        is_over = self.is_gone or self.is_dirty or self.not_before
+        return not is_over and self.stream.find_gate(self) is None
 
     def open_unwritten(self) -> Unwritten:
         """Return what must be written, to add to it."""
@@ -275,13 +275,4 @@ class Entry:
         if self.is_gone or known is None:
             return
         known.because.add(because)
-        if not known.is_pausing:
-            self.stream.wake(self)
-
-    def list_failures(self) -> Iterator[tuple[str, int, str]]:
-        """Yield the failing handlers: the id, the attempts, the error; "" is webop itself."""
-        if self.status is not None:
-            for key, (attempts, error) in self.status.failures.items():
-                yield key, attempts, error
-        if self.backoff is not None:
-            yield "", self.backoff.failures, self.error[0]
+        self.stream.wake(self)

@@ -8,7 +8,6 @@ reconciled once.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,7 +16,6 @@ from webop.calls.execution import attempt
 from webop.calls.progress import HandlerState, digest_content, digest_essence, identify_content, now
 from webop.calls.shared_options import CallOptions
 from webop.context.children import Children
-from webop.events.loggers import ObjectLogger
 from webop.handlers.causes import ReconcileCause, ResourceCause
 from webop.handlers.filters import matches
 from webop.handlers.model import ReconcileHandler
@@ -29,12 +27,16 @@ from webop.reactor.entry import Entry, ReconcileState
 from webop.reactor.resource_context import ResourceContext
 from webop.reactor.writer import take, write
 
+_HASTE = 1.0  # seconds from the end of a failed call to one for what has happened since, at least
 _RIVALRY = 1.0, 60.0  # seconds; the first rest, and the longest
 
 
 def get_moment(state: ReconcileState, handler: ReconcileHandler) -> float | None:
     """Return when a reconciler must be called, by the loop's clock; None for not at all."""
-    moment = 0.0 if state.because and not state.is_pausing else state.due
+    moment = state.due
+    if state.because:  # it also ends the pause after a failure, but not at once
+        early = state.early if state.failures else 0.0
+        moment = early if moment is None else min(moment, early)
     if moment is None or not state.began:
         return moment
     return max(moment, state.began + max(handler.min_interval, state.rest))
@@ -78,8 +80,7 @@ async def call_due(
     loop = asyncio.get_running_loop()
     for handler in handlers:
         moment = get_moment(obj.reconcilers[handler.id], handler)
-        is_known = not (obj.is_dirty or obj.is_gone or obj.stream.is_stopped)
-        if moment is not None and moment <= loop.time() and is_known:
+        if moment is not None and moment <= loop.time() and obj.may_continue:
             await _call(ctx, obj, handler)
     moments = (get_moment(obj.reconcilers[handler.id], handler) for handler in handlers)
     return min((max(0.0, one - loop.time()) for one in moments if one is not None), default=None)
@@ -91,27 +92,19 @@ async def _call(ctx: ResourceContext, obj: Entry, handler: ReconcileHandler) -> 
     known, raw = obj.reconcilers[handler.id], ctx.workers.bodies.load(obj)
     if raw is None:
         return
+    is_retry = known.due is not None and known.due <= loop.time()
     because = tuple(sorted(known.because)) or (("failed",) if known.failures else ("again",))
     known.because.clear()
     known.due, known.began = None, loop.time()
     snapshot, body = Snapshot(raw), Body(raw)
     known.seen = _say(ctx, handler, body)
-    log = ObjectLogger(body=body, settings=operator.settings)
-    children = Children(operator, [handler], body, log)
-    cause = ReconcileCause(
-        logger=log,
-        memo=operator.memos.recall(obj.uid),
-        indices=operator.indices,
-        resource=ctx.resource,
-        body=body,
-        patch=Patch(body=body, has_generations=ctx.has_status),
-        children=children,
-        because=because,
-    )
+    described = ctx.describe(obj, body)
+    log = described["logger"]
+    children = Children(operator, [handler], body, log, is_reconciling=True)
+    cause = ReconcileCause(**described, children=children, because=because)
     options = CallOptions(
         operator.settings,
-        on_late=lambda: ctx.workers.note_late(obj),
-        success_level=logging.DEBUG,
+        on_late=lambda is_async: ctx.workers.note_late(obj, is_async=is_async),
         counters=operator.counters,
         status=obj.open_status(),
     )
@@ -119,17 +112,19 @@ async def _call(ctx: ResourceContext, obj: Entry, handler: ReconcileHandler) -> 
     outcome = await attempt(handler, cause, state, options)
     ctx.workers.note_end(obj)
     raw = ctx.restore(obj, snapshot)
+    known.reason = ""
     if isinstance(asked := outcome.result, Again):
         log.debug("%s waits: %s Again in %s s.", handler, asked.reason, format_pause(asked.after))
-        known.due = loop.time() + asked.after
+        known.due, known.reason = loop.time() + asked.after, asked.reason
     first, longest = _RIVALRY
     known.rest = min(2 * known.rest or first, longest) if children.has_taken_back else 0.0
     if outcome.exception is None or outcome.final:  # then it waits for the next reason
         known.failures = 0
     else:
-        known.failures += 1
+        known.failures += is_retry or not known.failures  # early calls do not lengthen pauses
         known.due = loop.time() + (outcome.delay or 0.0)
-    patch, known.skipped = cause.patch, None
+        known.early = loop.time() + max(_HASTE, loop.time() - known.began)
+    patch, version, known.skipped = cause.patch, obj.version, None
     newest = ctx.workers.bodies.load(obj)
     if patch and not obj.unwritten and newest is not None and _has(newest, patch):
         known.skipped = obj.version, patch
@@ -141,6 +136,10 @@ async def _call(ctx: ResourceContext, obj: Entry, handler: ReconcileHandler) -> 
         now_is = Body(ctx.workers.bodies.load(obj) or {})
         if _digest_said(handler, wanted) == _digest_said(handler, now_is):  # nobody else was there
             known.seen = _say(ctx, handler, now_is)
+    is_due = obj.unwritten is not None and bool(obj.unwritten.changes)
+    has_written = children.has_written or obj.version != version or is_due
+    if handler.own_writes and has_written and outcome.exception is None:
+        known.because.add("own_writes")
 
 
 def _has(raw: Mapping[str, Any], patch: Patch) -> bool:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from webop.client.api import Client
+from webop.calls.progress import HandlerState, digest_essence, fetch_states
+from webop.client.api import Client, ObjectOptions
 from webop.client.http.requests import cut_object
 from webop.context.child_store import build_label
 from webop.context.operator_context import OperatorContext
+from webop.events.loggers import ObjectLogger
+from webop.handlers.model import Reason
 from webop.handlers.registry import ResourceHandlers
 from webop.objects.body import Body, build_object_reference
-from webop.objects.fields import Snapshot
+from webop.objects.fields import Snapshot, resolve
+from webop.objects.patch import Patch
 from webop.objects.resources import Resource
 from webop.reactor.entry import Entry
 from webop.reactor.workers import Workers
@@ -45,6 +50,16 @@ class ResourceContext:
             not has_records or all(storage.is_in_metadata for storage in storages)
         )
 
+    @property
+    def options(self) -> ObjectOptions:
+        """The options of requests about one object. The turn of the object repeats them."""
+        return {
+            "is_queued": True,
+            "is_retried": False,
+            "keeps_managed_fields": self.operator.settings.watching.managed_fields,
+            "is_partial": self.is_partial,
+        }
+
     def cut(self, raw: dict[str, Any]) -> dict[str, Any]:
         """Return an object as handlers get it: with only its metadata, if that is enough."""
         return cut_object(raw, self.resource) if self.is_partial else raw
@@ -59,13 +74,15 @@ class ResourceContext:
     def has_left(self, obj: Entry) -> bool:
         """Return whether an object seems deleted, but has left the selectors of the watch.
 
-        A watch shows both alike. It still has the finalizer, which must be removed.
+        A watch shows both alike. It still has the finalizer or records, which must be removed.
         """
         if not obj.is_gone or not self.build_selectors():
             return False
-        meta = Body(self.workers.bodies.load(obj) or {}).meta
-        has_finalizer = self.operator.settings.persistence.finalizer in meta.finalizers
-        return has_finalizer and meta.deletion_timestamp is None
+        body = Body(self.workers.bodies.load(obj) or {})
+        persistence, handlers = self.operator.settings.persistence, self.handlers.changes
+        states = fetch_states(handlers, body=body, storage=persistence.progress_storage)
+        is_marked = persistence.finalizer in body.meta.finalizers or bool(states)
+        return is_marked or obj.unwritten is not None  # records of a running handler
 
     def build_selectors(self) -> dict[str, str]:
         """Return the selectors of lists and watches; a kind of children needs only these."""
@@ -82,6 +99,29 @@ class ResourceContext:
         kind, version = self.resource.kind, self.resource.api_version
         body = {"apiVersion": version, "kind": kind, "metadata": metadata}
         return {"k8s_ref": build_object_reference(body)}
+
+    def describe(
+        self, obj: Entry, body: Body, logger: type[ObjectLogger] = ObjectLogger
+    ) -> dict[str, Any]:
+        """Return the arguments that all causes about an object have."""
+        operator = self.operator
+        return {
+            "logger": logger(body=body, settings=operator.settings),
+            "recall": partial(operator.memos.recall, obj.uid),
+            "indices": operator.indices,
+            "resource": self.resource,
+            "body": body,
+            "patch": Patch(body=body, has_generations=self.has_status),
+        }
+
+    def digest_seen(self, key: str, state: HandlerState, essence: Any) -> str:
+        """Return a digest of what a handler sees of a state of the object: its field, or all.
+
+        Handlers of a creation have seen all: if anything else changes, an update follows.
+        """
+        is_creation = state.purpose == Reason.CREATE.value
+        path = () if is_creation else self.handlers.find_field(key)
+        return digest_essence({"": resolve(essence, path)} if path else essence)
 
     def build_essence(self, body: Body) -> Any:
         """Return the state of an object to store as handled: without what the framework adds."""

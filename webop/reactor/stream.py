@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 import logging
-import time
-from collections.abc import Coroutine, KeysView
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 from webop.aio.cancellation import WorkerGroup
+from webop.aio.supervision import keep_running
 from webop.client.http.requests import Selection
 from webop.client.watch import ListingStarted, WatchStatus, watch
 from webop.client.watch_events import get_uid, parse_number, parse_version
@@ -26,11 +25,10 @@ from webop.objects.body import RawEventType
 from webop.objects.fields import clone
 from webop.objects.names import join_names
 from webop.objects.resources import Resource, Selector
-from webop.reactor.entry import Entry, State
-from webop.reactor.index_gate import IndexGate
+from webop.reactor.entry import BackgroundTask, Entry, State, Unwritten
+from webop.reactor.failures import recover
 from webop.reactor.queue import REST, Held, Result
 from webop.reactor.resource_context import ResourceContext
-from webop.reactor.supervision import keep_running
 from webop.reactor.turn import take_turn
 from webop.reactor.writer import write
 
@@ -59,45 +57,48 @@ class Stream:
     6 or less at the end of the list is gone. After a pause, or if the kind has changed, ``needed``
     is 8: what is known can be outdated, so objects have no turns until list 8 has shown them.
 
+    Args:
+        indexed: set when the indexes have all objects that existed at the start.
+        on_indexed: called when they have all objects of this stream.
+
     Attributes:
         namespace: None for the whole cluster.
         ctx: the kind as it is now, with its handlers; turns have their own.
         selectors: those that match the kind.
         feeds: the functions that index the objects.
         status: the state of the watch.
-        epoch: the number of pauses so far, in which others could act.
-        is_indexed: whether the indexes have all objects.
-        is_paused: whether work is left to another operator.
         is_dropped: whether the observer has ended it, while the operator continues.
         task: where it runs.
     """
 
     task: asyncio.Task[None]
 
-    def __init__(self, ctx: ResourceContext, namespace: str | None, gate: IndexGate) -> None:
+    def __init__(
+        self,
+        ctx: ResourceContext,
+        namespace: str | None,
+        indexed: asyncio.Event,
+        on_indexed: Callable[[], None],
+    ) -> None:
         self.ctx = ctx
         self.namespace = namespace
         self.selectors: frozenset[Selector] = frozenset()
         self.feeds: set[Feed] = set()
         self.status = WatchStatus()
         self.listing = self.needed = 0
-        self.epoch = 0
-        self.is_indexed = False
-        self.is_paused = True
         self.is_dropped = False
-        self._is_ending = False
+        self._paused_for: DaemonStoppingReason | None = DaemonStoppingReason.OPERATOR_PAUSING
+        self._writers = set[asyncio.Task[None]]()
+        self._end: asyncio.Event | None = None  # of the last turn, when no new ones begin
         self._is_resuming = True
-        self._gate = gate
+        self._indexed = indexed
+        self._on_indexed = on_indexed
         self._objects: dict[str, Entry] = {}
-        self._unindexed: set[Entry] | None = None  # of the last list; None while it is read
-        self._beyond_indexes: set[Entry] = set()  # objects whose turns have done that
+        self._unindexed: set[Entry] | None = None  # what indexes lack; None before they are listed
         self._turns: dict[Entry, asyncio.Task[Any]] = {}
-        self._quiet = asyncio.Event()  # set while there are no turns
+        self._beyond_indexes: set[Entry] = set()  # objects whose turns have done that
         self._group = WorkerGroup()
         self._watching: asyncio.Task[None] | None = None
-        self._context = contextvars.copy_context()
-        if not gate.is_open:
-            gate.subscribe(self._open)
 
     def __str__(self) -> str:
         name = self.ctx.resource.name
@@ -109,9 +110,9 @@ class Stream:
         return self.ctx.handlers
 
     @property
-    def uids(self) -> KeysView[str]:
-        """The uids of the known objects."""
-        return self._objects.keys()
+    def objects(self) -> Mapping[str, Entry]:
+        """The known objects, by their uids."""
+        return self._objects
 
     @property
     def is_filling(self) -> bool:
@@ -119,9 +120,19 @@ class Stream:
         return bool(self.feeds or self.handlers.children)
 
     @property
-    def is_stopped(self) -> bool:
-        """Whether no new work may begin, because of a pause or of the end."""
-        return self.is_paused or self._is_ending
+    def is_paused(self) -> bool:
+        """Whether no new work begins: it is left to another operator, or the stream ends."""
+        return self._paused_for is not None
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether the operator stops, and no other one has its work yet."""
+        return self._paused_for is DaemonStoppingReason.OPERATOR_EXITING
+
+    @property
+    def is_indexed(self) -> bool:
+        """Whether the indexes have all objects."""
+        return self._unindexed is not None and not self._unindexed
 
     def is_about(self, resource: Resource, namespace: str | None) -> bool:
         """Return whether its objects are those of a resource, of any version, in a namespace."""
@@ -131,7 +142,7 @@ class Stream:
 
     def spawn(self, work: Coroutine[Any, Any, Any], *, name: str) -> asyncio.Task[Any]:
         """Start a task that works on an object."""
-        return self.ctx.operator.pausing.spawn(self._group, self._context, work, name=name)
+        return self.ctx.operator.pausing.spawn(self._group, work, name=name)
 
     # Its life
 
@@ -195,14 +206,14 @@ class Stream:
 
     def _pause(self, reason: DaemonStoppingReason) -> None:
         """Leave work to another operator; running turns finish, and write once."""
-        self.is_paused = True
+        self._paused_for = reason
         self.ctx.workers.queue.hold((self, "pause"))
         self._stop_daemons(reason)
         for obj in list(self._objects.values()):
             if obj.state is State.RUNNING:
                 continue
             obj.must_show &= obj.is_gone and obj.shown is not None
-            self._write_last(obj)
+            self._write_rest(obj)
             self.ctx.workers.queue.remove(obj)
             if obj.must_index or obj.must_show:
                 self.wake(obj)
@@ -211,13 +222,11 @@ class Stream:
 
     def _resume(self) -> None:
         """Process all objects of the next list: others can have changed them."""
-        self.is_paused, self._is_resuming = False, True
-        self.epoch += 1
+        self._paused_for, self._is_resuming = None, True
         for obj in self._objects.values():
-            if obj.state is not State.RUNNING and not (
-                obj.unwritten and obj.unwritten.lock.locked()
-            ):
-                obj.unwritten, obj.backoff, obj.not_before = None, None, 0.0
+            self._forget_unwritten(obj)
+            if obj.state is not State.RUNNING:
+                recover(obj)
             for known in obj.reconcilers.values():
                 known.because.add("resumed")
         self._list_again(is_holding=bool(self.handlers.indexers))
@@ -227,9 +236,8 @@ class Stream:
     def _list_again(self, *, is_holding: bool) -> None:
         """Process all objects of the next list; hold their handlers until then, if necessary."""
         self.needed = self.listing + 1
-        self._unindexed = None
         if is_holding:
-            self.is_indexed = False
+            self._unindexed = None
             self.ctx.workers.queue.hold(self)
 
     def _restart(self) -> None:
@@ -240,7 +248,7 @@ class Stream:
         """List and watch; during a pause, only for the indexes and for children."""
         ctx, options = self.ctx, self.ctx.operator.settings.watching
         if not self.is_filling:
-            await self._gate.wait()  # so that its objects need not wait in memory
+            await self._indexed.wait()  # so that its objects need not wait in memory
             await ctx.operator.pausing.wait_until_active()
         self.status = WatchStatus()
         if ctx.handlers.children:  # they say who has changed which fields
@@ -254,13 +262,16 @@ class Stream:
                     self.accept(*item)
                 elif isinstance(item, ListingStarted):
                     self.listing += 1
-                    self._unindexed = None
+                    if not self.is_indexed:
+                        self._unindexed = None
                 else:
                     version = parse_number(item.resource_version)
                     self._finish_listing(version)
                     if ctx.handlers.children:
                         kind = ctx.resource.plural_name
-                        ctx.operator.children.note_list(kind, self.namespace, self.uids, version)
+                        ctx.operator.children.note_list(
+                            kind, self.namespace, self._objects, version
+                        )
                         self._report_former(kind)
 
     def _report_former(self, kind: str) -> None:
@@ -283,19 +294,22 @@ class Stream:
         if obj is None:
             if event_type == "DELETED" and not (handlers.events or self.ctx.build_selectors()):
                 return
-            obj = self._objects[uid] = Entry(self, uid, raw)
+            meta = raw["metadata"]
+            obj = self._objects[uid] = Entry(self, uid, meta["name"], meta.get("namespace"))
             # Objects that change during the list arrive as MODIFIED.
             is_old = event_type in {None, "MODIFIED"} and self._is_resuming
             obj.must_resume = self.is_paused or is_old
-        is_news = obj.listed < self.needed or self._is_news(obj, event_type, version)
+        is_needed, is_news = obj.listed < self.needed, self._is_news(obj, event_type, version)
         obj.listed = self.listing
-        if handlers.events and (is_news or version == obj.version != obj.shown):
+        if handlers.events and (is_needed or is_news or version == obj.version != obj.shown):
             # Handlers that have got an object get its deletion, also after a pause.
-            obj.must_show |= not self.is_stopped or (
+            obj.must_show |= not self.is_paused or (
                 event_type == "DELETED" and obj.shown is not None
             )
-        if is_news:
+        if is_news or (is_needed and version == obj.version):
             self._take(obj, event_type, raw, version)
+        elif is_needed:  # the list is behind an own write: its turn reads it
+            self._take(obj, event_type, None, obj.version)
         elif obj.must_show and not obj.is_gone:  # an own write comes back as an event
             obj.event_type = event_type
             if obj.body is None:
@@ -305,8 +319,10 @@ class Stream:
         if handlers.has_only_children:
             obj.must_resume = False
             self._let_go(obj)
-        else:
+        elif is_needed:
             self.wake(obj)
+        else:
+            self._look_at(obj, raw)
 
     def accept_response(self, obj: Entry, raw: dict[str, Any]) -> None:
         """Accept the state in the response to a request, unless a newer one is known."""
@@ -315,7 +331,13 @@ class Stream:
             return
         obj.listed = max(obj.listed, self.listing - 0.5)
         self._take(obj, "MODIFIED", raw, version)
-        self.wake(obj)
+        self._look_at(obj, raw)
+
+    def _look_at(self, obj: Entry, raw: dict[str, Any]) -> None:
+        """Give an object a turn for a state, unless that is as webop has just written it."""
+        is_own = obj.unwritten is not None and obj.unwritten.expects(raw)
+        if not is_own or obj.is_gone or obj.must_index or obj.must_show:
+            self.wake(obj)
 
     def _is_news(self, obj: Entry, event_type: RawEventType, version: int) -> bool:
         """Return whether a state is newer than the known one; own patches come back as events.
@@ -329,26 +351,26 @@ class Stream:
         return event_type is None and (obj.is_gone or (version < obj.version and is_unseen))
 
     def _take(
-        self, obj: Entry, event_type: RawEventType, raw: dict[str, Any], version: int
+        self, obj: Entry, event_type: RawEventType, raw: dict[str, Any] | None, version: int
     ) -> None:
-        """Take over a newer state of an object."""
+        """Take over a newer state of an object; None if it must be read."""
         obj.event_type, obj.version = event_type, version
         self.ctx.workers.bodies.keep(obj, raw)
         if obj.is_gone:
-            self._end(obj)
+            self._stop(obj)
             return
         obj.must_index = bool(self.handlers.indexers)
-        if obj.daemons:
+        if obj.daemons and raw is not None:
             obj.show(clone(raw))  # a copy that they may modify
 
-    def _end(self, obj: Entry) -> None:
+    def _stop(self, obj: Entry) -> None:
         """Stop what an object has: it is gone."""
         obj.must_index = False
         if self.handlers.indexers:
             self.ctx.operator.indices.discard(obj.uid)
         for daemon in obj.daemons.values():
             daemon.stop(DaemonStoppingReason.RESOURCE_DELETED)
-        self.note_indexed(obj)
+        self._leave_unindexed(obj)
 
     def _finish_listing(self, version: int) -> None:
         """End a list of a resource version: objects that were not in it are gone.
@@ -362,16 +384,14 @@ class Stream:
                 last = self.ctx.workers.bodies.load(obj) or _build_tombstone(obj)
                 self.accept("DELETED", last)
         self._is_resuming = self.is_paused
-        if self.is_indexed:
-            self._unindexed = set()
-        else:  # an object whose handlers run is indexed at its next turn
-            self._unindexed = {
+        if not self.is_indexed:  # an object whose handlers run is indexed at its next turn
+            waiting = (
                 obj
                 for obj in self._objects.values()
-                if (obj.must_index or obj.state is State.RUNNING)
-                and obj not in self._beyond_indexes
-            }
-        self._open()
+                if obj.must_index or obj.state is State.RUNNING
+            )
+            self._unindexed = {*waiting} - self._beyond_indexes
+        self.open()
 
     def _note_child(self, event_type: RawEventType, raw: dict[str, Any]) -> None:
         """Accept a state of a child of a reconciler, and drop what only this needs."""
@@ -385,7 +405,7 @@ class Stream:
 
     def wake(self, obj: Entry, *, after: float = 0.0) -> None:
         """Give an object a turn soon, or after some seconds."""
-        if self._is_ending or self._objects.get(obj.uid) is not obj:
+        if self._end is not None or self._objects.get(obj.uid) is not obj:
             return
         if after and obj.state is State.RUNNING:  # its function can take long
             asyncio.get_running_loop().call_later(after, self._write_again, obj)
@@ -393,34 +413,36 @@ class Stream:
             self.ctx.workers.add(obj, after=after)
 
     def _write_again(self, obj: Entry) -> None:
-        if not self.is_stopped:
-            self._write_last(obj)
+        if not self.is_paused:
+            self._write_rest(obj)
 
     async def take_turn(self, obj: Entry) -> Result:
         """Do what must be done about an object; return when its next turn is."""
         task = asyncio.current_task()
         assert task is not None  # noqa: S101  for the type checker
         self._turns[obj] = task
-        self._quiet.clear()
         try:
             result = await take_turn(self.ctx, obj)
         except asyncio.CancelledError:
             if obj.unwritten is not None and not obj.unwritten.lock.locked():
-                obj.unwritten = None  # others can have continued
+                self._forget_unwritten(obj)
             raise
         finally:
             del self._turns[obj]
             self._beyond_indexes.discard(obj)
-            if not self._turns:
-                self._quiet.set()
-            obj.is_dirty &= not self._is_ending
+            if self._end is not None:
+                obj.is_dirty = False
+                if not self._turns:
+                    self._end.set()
+        if self.is_paused:  # nothing of it goes on after a pause, or after the end
+            result = self.find_gate(obj) or REST
         if result == REST and not obj.is_dirty:
             self._let_go(obj)
         return result
 
     def find_gate(self, obj: Entry) -> Result | None:
         """Return the result of a turn that must end before handlers are called; None if not."""
-        if self._is_ending:
+        if self._end is not None:
             return REST
         if self.is_paused:  # its deletion is shown afterwards
             return Held((self, "pause")) if obj.must_show and obj.is_gone else REST
@@ -428,20 +450,23 @@ class Stream:
             return REST
         return Held(self) if self in self.ctx.workers.queue.holds else None
 
-    def note_indexed(self, obj: Entry) -> None:
-        """Note that the turn of an object has done what indexes need."""
-        if obj in self._turns:
-            self._beyond_indexes.add(obj)
-        if self._unindexed is not None and obj in self._unindexed:
-            self._unindexed.discard(obj)
-            self._open()
+    def note_indexed(self, obj: Entry, handlers: ResourceHandlers) -> None:
+        """Note that the turn of an object has done what the indexes of these handlers need."""
+        self._beyond_indexes.add(obj)
+        if handlers is self.handlers:
+            self._leave_unindexed(obj)
 
-    def _open(self) -> None:
+    def _leave_unindexed(self, obj: Entry) -> None:
+        if self._unindexed and obj in self._unindexed:
+            self._unindexed.discard(obj)
+            self.open()
+
+    def open(self) -> None:
         """Let handlers run when the indexes have all objects."""
-        if self._unindexed is not None and not self._unindexed:
-            self.is_indexed = True
-            self._gate.arrive(self)
-        if self._gate.is_open and self.is_indexed:
+        if not self.is_indexed:
+            return
+        self._on_indexed()
+        if self._indexed.is_set():
             self.ctx.workers.queue.unhold(self)
             self.ctx.workers.start()
 
@@ -449,7 +474,7 @@ class Stream:
         """Free the memory of an object without work; forget it if it is gone."""
         bodies, operator = self.ctx.workers.bodies, self.ctx.operator
         if obj.daemons or (obj.reconcilers and not obj.is_gone):  # it can be needed at any time
-            bodies.park(obj, is_needed=obj.is_gone)
+            bodies.park(obj)
         else:
             bodies.keep(obj, None)
             obj.view = None
@@ -458,7 +483,7 @@ class Stream:
         if obj.status is not None and not obj.status.failures and not obj.status.running:
             obj.status = None
         if obj.is_gone and not obj.daemons:
-            self.ctx.workers.outages.note(obj, None)
+            self.ctx.workers.outages.leave(obj)
             self._objects.pop(obj.uid, None)
             operator.memos.forget(obj.uid)
             operator.children.forget(obj.uid)
@@ -466,10 +491,18 @@ class Stream:
 
     # The end
 
-    def _write_last(self, obj: Entry) -> None:
-        """Write what is left, in spite of the pause after a failure: then work ends."""
+    def _forget_unwritten(self, obj: Entry) -> None:
+        """Forget what is unwritten, also what is on its way: others can have continued."""
+        if obj.unwritten is not None:
+            obj.unwritten = Unwritten(lock=obj.unwritten.lock)
+        self.ctx.workers.outages.leave(obj)
+
+    def _write_rest(self, obj: Entry) -> None:
+        """Write what is left of an object without a turn."""
         if obj.unwritten is not None and obj.unwritten.is_due:
-            self.spawn(write(self.ctx, obj), name=f"writer of {obj}")
+            task = self.spawn(write(self.ctx, obj), name=f"writer of {obj}")
+            self._writers.add(task)
+            task.add_done_callback(self._writers.discard)
 
     async def _drain(self, timeout: float, reason: DaemonStoppingReason) -> float:
         """Start no new turns; wait for running ones, cancel those that exceed the timeout.
@@ -480,20 +513,21 @@ class Stream:
         Returns:
             The seconds that remain for cancelled tasks.
         """
-        self._is_ending = True
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + DAEMONS_TIMEOUT
-        queue = self.ctx.workers.queue
+        if not self.is_paused:
+            self._pause(reason)
+        self._end, loop = asyncio.Event(), asyncio.get_running_loop()
+        deadline, queue = loop.time() + DAEMONS_TIMEOUT, self.ctx.workers.queue
         for obj in self._objects.values():
             if obj.state is not State.RUNNING:  # other streams use the same queue
                 queue.remove(obj)
-                if not self.is_paused:  # else the pause has done so
-                    self._write_last(obj)
-        queue.unhold(self)
+        for key in (self, (self, "pause")):
+            queue.unhold(key)
         self._stop_daemons(reason)
+        writers = set[asyncio.Task[Any]](self._writers)
         if self._turns:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._quiet.wait(), timeout)
+            writers.add(self._group.create_task(self._end.wait(), name=f"end of {self}"))
+        if writers:
+            await asyncio.wait(writers, timeout=timeout)
         stopping = self._stop_daemons(reason)  # also those that turns have just started
         late, since = dict(self._turns), loop.time()
         for obj, task in late.items():  # most of those that write have finished their handlers
@@ -501,10 +535,17 @@ class Stream:
             self._group.add(task)
             if task.cancelling() or obj.unwritten is None or not obj.unwritten.lock.locked():
                 task.cancel()
-        if ending := {*stopping, *late.values()}:
+        if ending := {*stopping, *late.values(), *writers}:
             rest = max(deadline - since, DAEMONS_TIMEOUT / 2 if late else 0)
             await asyncio.wait(ending, timeout=rest)
-        if hung := [one for obj in self._objects.values() for one in obj.daemons.values()]:
+        self._cancel_daemons()
+        for obj in self._objects.values():  # others share these limits
+            self.ctx.workers.bodies.keep(obj, None)
+            self.ctx.workers.outages.leave(obj)
+        return max(1.0, since + DAEMONS_TIMEOUT - loop.time()) if late else DAEMONS_TIMEOUT
+
+    def _cancel_daemons(self) -> None:
+        if hung := self._list_daemons():
             for daemon in hung:
                 daemon.cancel()
             logger.warning(
@@ -514,39 +555,16 @@ class Stream:
                 DAEMONS_TIMEOUT,
                 join_names([*map(str, hung)], _NAMED),
             )
-        for obj in self._objects.values():  # they share a limit with those of other streams
-            self.ctx.workers.bodies.keep(obj, None)
-        return max(1.0, since + DAEMONS_TIMEOUT - loop.time()) if late else DAEMONS_TIMEOUT
 
     def _stop_daemons(self, reason: DaemonStoppingReason) -> list[asyncio.Task[None]]:
         """Ask all daemons and timers to stop; return those that have not ended yet."""
-        chosen = [one for obj in self._objects.values() for one in obj.daemons.values()]
+        chosen = self._list_daemons()
         for daemon in chosen:
             daemon.stop(reason)
         return [daemon.task for daemon in chosen]
 
-    # What people see
-
-    def list_busy(self) -> list[Entry]:
-        """Return the objects that wait or have a turn, or whose handlers have failed."""
-        return [
-            obj
-            for obj in self._objects.values()
-            if obj.state is not State.IDLE or obj.backoff or (obj.status and obj.status.failures)
-        ]
-
-    def measure(self) -> dict[str, tuple[int, float]]:
-        """Return the number of objects in each state, and the longest time of one there."""
-        busy: dict[str, list[float]] = {state.value: [] for state in State}
-        for obj in [obj for obj in self._objects.values() if obj.state is not State.IDLE]:  # quick
-            busy[obj.state.value].append(obj.since)
-        moment = time.monotonic()
-        measured = {
-            state: (len(times), moment - min(filter(None, times), default=moment))
-            for state, times in busy.items()
-        }
-        idle = len(self._objects) - sum(map(len, busy.values()))
-        return {**measured, State.IDLE.value: (idle, 0.0)}
+    def _list_daemons(self) -> list[BackgroundTask]:
+        return [one for obj in self._objects.values() for one in obj.daemons.values()]
 
 
 def _build_tombstone(obj: Entry) -> dict[str, Any]:

@@ -6,42 +6,34 @@ Flow: :meth:`webop.reactor.workers.Workers` → :func:`take_turn` → :mod:`webo
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from webop.calls.error_policy import Outcome
-from webop.calls.execution import execute
-from webop.calls.progress import Progress, fetch_states, identify_content
+from webop.calls.execution import attempt
+from webop.calls.progress import fetch_states, identify_content
 from webop.calls.shared_options import CallOptions
 from webop.context.indexes import index_object
 from webop.events.loggers import LocalObjectLogger
 from webop.handlers.causes import ChangeCause, EventCause, ResourceCause
 from webop.handlers.filters import matches
-from webop.handlers.model import ErrorsMode, EventHandler, MappingHandler, Reason
+from webop.handlers.model import EventHandler, MappingHandler, Reason
 from webop.handlers.registry import deduplicated
 from webop.models.validity_condition import build_validity
 from webop.objects.body import Body, RawEvent
 from webop.objects.fields import clone
 from webop.objects.patch import Patch
 from webop.objects.status_conditions import put_condition
-from webop.reactor import changes, daemons
+from webop.reactor import changes, daemons, failures
 from webop.reactor.decision import Decision, decide
 from webop.reactor.entry import Entry
-from webop.reactor.queue import REST, Held, Later, Result
+from webop.reactor.failures import fail, recover, wait
+from webop.reactor.queue import REST, Later, Result
 from webop.reactor.reconcilers import call_due
 from webop.reactor.resource_context import ResourceContext
-from webop.reactor.writer import (
-    is_pausing,
-    pause,
-    read,
-    set_finalizer,
-    take,
-    write,
-)
+from webop.reactor.writer import read, set_finalizer, take, write
 from webop.telemetry.counters import FailedCall
 from webop.telemetry.tracing import NOT_TRACED, Description, find_current_span, open_span
 
@@ -56,73 +48,50 @@ _STATES_INDEXED = 3  # at most; if states arrive faster, handlers see a newer on
 async def take_turn(ctx: ResourceContext, obj: Entry) -> Result:
     """Do what must be done about the newest state of an object; return when its next turn is."""
     try:
-        result = await _take_turn(ctx, obj)
+        await _index(ctx, obj)  # first: handlers of other objects can wait for it
+        gate: Result | None = obj.stream.find_gate(obj)
+        if gate is not None:  # a pause, the end, indexes that are not filled, a new list
+            return gate
+        return await ctx.operator.pausing.work(_act(ctx, obj))  # never after the end of a Lease
     except Exception as exc:  # noqa: BLE001  one object must not stop the others
-        pause(ctx, obj, exc)
-        result = _wait(obj)
-    is_written = obj.unwritten is None or not obj.unwritten.is_due
-    return result if result != REST or is_written else _wait(obj)
-
-
-async def _take_turn(ctx: ResourceContext, obj: Entry) -> Result:
-    stream = obj.stream
-    try:
-        for _ in range(_STATES_INDEXED):  # first: handlers of other objects can wait for it
-            is_due = obj.must_index and ctx.handlers is stream.handlers  # else the next turn does
-            if is_due and (raw := await _load(ctx, obj)) is not None:
-                await _index(ctx, obj, Body(raw))
-    finally:  # after an error, too: they must not wait for ever
-        if ctx.handlers is stream.handlers:
-            stream.note_indexed(obj)
-    gate: Result | None = stream.find_gate(obj)
-    if gate is not None:  # a pause, the end, indexes that are not filled, a new list
-        return gate
-    return await ctx.operator.pausing.work(_act(ctx, obj))  # not behind the end of a Lease
+        fail(ctx, obj, exc)
+        return wait(obj)
 
 
 async def _act(ctx: ResourceContext, obj: Entry) -> Result:
-    """Do all but indexing."""
+    """Do all but indexing; the turn ends at the first gate that is closed."""
     if await _load(ctx, obj) is None:  # it is gone, but no event or list has said so
         return REST
     if obj.must_show:  # event handlers get each state that they can get, whatever has failed
         await _show(ctx, obj)
+    gate: Result | None = failures.find_gate(ctx, obj)
+    if gate is not None:  # a failure, or nothing can be written in its namespace
+        return gate
+    if not await write(ctx, obj):  # what is unwritten comes before anything new
+        return wait(obj)
+    if obj.must_index:  # events and writes have taken time
+        await _index(ctx, obj)
+    raw = await _load(ctx, obj)
+    gate = obj.stream.find_gate(obj)
+    if raw is None or gate is not None:
+        return gate or REST
     if obj.is_gone:
         return await _release(ctx, obj)
-    if is_pausing(obj):
-        return _wait(obj)
-    if not await write(ctx, obj):  # what is unwritten comes before anything new
-        return _wait(obj)
-    if (place := ctx.workers.outages.find_hold(obj)) is not None:  # nothing can be written there
-        return Held(place)
-    return await _handle(ctx, obj)
-
-
-async def _handle(ctx: ResourceContext, obj: Entry) -> Result:
-    """Decide about the newest state, and do what was decided."""
-    raw = await _load(ctx, obj)  # events and writes have taken time
-    if raw is None or obj.is_gone:
-        return REST
-    gate: Result | None = obj.stream.find_gate(obj)
-    if gate is not None:
-        return gate
-    obj.is_dirty = obj.must_index or obj.must_show  # this state is decided about now
+    obj.is_dirty = obj.must_index  # this state is decided about now
     decision, delay = decide(ctx, obj, raw), None
     _forget_misfit(ctx, obj, decision)
     if decision is None:
         obj.must_resume = False
     else:
         delay = await _carry_out(ctx, obj, decision)
-    if not await write(ctx, obj):
-        return _wait(obj)
-    obj.backoff, obj.not_before, obj.error = None, 0.0, ("", "")
+    # A failure in this turn has had its attempts, also in a pause, in which write() does not wait.
+    is_written = not failures.must_wait(obj) and await write(ctx, obj)
+    obj.is_dirty |= obj.must_index or obj.must_show  # for the next turn
+    if not is_written:
+        return wait(obj)
+    recover(obj)
+    ctx.workers.outages.leave(obj)
     return REST if delay is None else Later(delay)
-
-
-def _wait(obj: Entry) -> Result:
-    """Return the end of the pause after a failure; without retries, the next change ends it."""
-    if not obj.not_before:
-        return REST
-    return Later(max(0.001, obj.not_before - asyncio.get_running_loop().time()))
 
 
 async def _load(ctx: ResourceContext, obj: Entry) -> dict[str, Any] | None:
@@ -162,10 +131,12 @@ async def _carry_out(ctx: ResourceContext, obj: Entry, decision: Decision) -> fl
         with open_span(_describe, cause, status.trace) or NOT_TRACED as span:
             status.trace = status.trace or find_current_span()
             delay = await changes.handle(ctx, obj, decision)
-            await write(ctx, obj)
+            is_written = await write(ctx, obj)
             if span is not None:
                 span.conclude("done" if delay is None else "retry")
         status.trace = None if delay is None else status.trace
+        if not is_written:
+            return delay
     else:
         obj.must_resume = False
     if decision.reconcilers:
@@ -188,53 +159,51 @@ async def _release(ctx: ResourceContext, obj: Entry) -> Result:
     """
     if obj.daemons or not ctx.has_left(obj):
         return REST
-    if is_pausing(obj):
-        return _wait(obj)
-    raw = await read(ctx, obj)
+    unwritten, raw = obj.open_unwritten(), await read(ctx, obj)
     if raw is None or not obj.is_gone:  # it does not exist, or has come back
+        return REST
+    if obj.stream.is_paused or obj.unwritten is not unwritten:  # others can act, or could
         return REST
     ctx.workers.bodies.keep(obj, raw)
     storage = ctx.operator.settings.persistence.progress_storage
     states = fetch_states(ctx.handlers.changes, body=Body(raw), storage=storage)
     if records := changes.purge(ctx, states, Body(raw)):
         obj.open_unwritten().records = records
-    if not await write(ctx, obj, is_released=True):
-        return _wait(obj)
+    if not await write(ctx, obj):
+        return wait(obj)
+    if obj.unwritten is not unwritten:
+        return REST
     await set_finalizer(ctx, obj, is_wanted=False)
     text = "%s has left the selectors of %s: webop forgets it."
     logger.debug(text, obj, ctx.resource, extra=ctx.refer_to(obj))
     return REST
 
 
-async def _index(ctx: ResourceContext, obj: Entry, body: Body) -> None:
-    """Update the indexes with a state of an object; log errors of indexers."""
-    obj.must_index = False
-    handlers, operator = ctx.handlers, ctx.operator
-    cause = ResourceCause(
-        logger=LocalObjectLogger(body=body, settings=operator.settings),
-        memo=operator.memos.recall(obj.uid),
-        indices=operator.indices,
-        resource=ctx.resource,
-        body=body,
-        patch=Patch(body=body),
-    )
-    options = replace(_build_event_options(ctx, obj), success_level=logging.DEBUG)
+async def _index(ctx: ResourceContext, obj: Entry) -> None:
+    """Update the indexes with the newest state of an object; log errors of indexers."""
+    handlers, stream = ctx.handlers, obj.stream
 
     def is_wanted() -> bool:
-        return not obj.is_gone and handlers is obj.stream.handlers
+        return not obj.is_gone and handlers is stream.handlers
 
-    indexers, indices = handlers.indexers, operator.indices
-    await index_object(indexers, cause, obj.uid, indices, options, is_wanted=is_wanted)
-    ctx.workers.note_end(obj)
+    for _ in range(_STATES_INDEXED):
+        is_due = obj.must_index and is_wanted()  # else the next turn does this
+        if not is_due or (raw := await _load(ctx, obj)) is None:
+            break
+        obj.must_index = False
+        cause = ResourceCause(**ctx.describe(obj, Body(raw), LocalObjectLogger))
+        options = _build_event_options(ctx, obj)
+        what = handlers.indexers, cause, obj.uid, ctx.operator.indices, options
+        await index_object(*what, is_wanted=is_wanted)
+        ctx.workers.note_end(obj)
+    stream.note_indexed(obj, handlers)
 
 
 def _build_event_options(ctx: ResourceContext, obj: Entry) -> CallOptions:
     return CallOptions(
         ctx.operator.settings,
-        default_errors=ErrorsMode.IGNORED,
-        on_late=lambda: ctx.workers.note_late(obj),
+        on_late=lambda is_async: ctx.workers.note_late(obj, is_async=is_async),
         counters=ctx.operator.counters,
-        may_continue=lambda: obj.is_gone or ctx.operator.pausing.is_active,
     )
 
 
@@ -243,24 +212,17 @@ async def _show(ctx: ResourceContext, obj: Entry) -> None:
     obj.must_show, obj.shown = False, None if obj.is_gone else obj.version
     event_type, raw = obj.event_type, clone(ctx.workers.bodies.load(obj) or {})
     event: RawEvent = {"type": event_type, "object": raw}
-    body = Body(raw)
-    cause = EventCause(
-        logger=LocalObjectLogger(body=body, settings=ctx.operator.settings),
-        memo=ctx.operator.memos.recall(obj.uid),
-        indices=ctx.operator.indices,
-        resource=ctx.resource,
-        body=body,
-        patch=Patch(body=body, has_generations=ctx.has_status),
-        type=event_type,
-        event=event,
-    )
+    described = ctx.describe(obj, Body(raw), LocalObjectLogger)
+    cause = EventCause(**described, type=event_type, event=event)
     handlers = [h for h in deduplicated(ctx.handlers.events) if _is_for(h, cause)]
     options = _build_event_options(ctx, obj)
-    outcomes = await execute(handlers, cause, Progress.start(handlers), options)
-    ctx.workers.note_end(obj)
     for handler in handlers:
-        if isinstance(handler, MappingHandler) and (outcome := outcomes.get(handler.id)):
+        if not (event_type == "DELETED" or ctx.operator.pausing.is_active):
+            break
+        outcome = await attempt(handler, cause, None, options)
+        if isinstance(handler, MappingHandler):
             _call_mapped(ctx, handler, outcome, cause)
+    ctx.workers.note_end(obj)
     if event_type != "DELETED":
         take(ctx, obj, cause.patch)
 

@@ -8,7 +8,6 @@ written: a worker that writes counts.
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import time
 from typing import Final
 
@@ -18,12 +17,12 @@ from webop.calls.threads import is_crowded
 from webop.context.operator_context import OperatorContext
 from webop.reactor.bodies import Bodies
 from webop.reactor.entry import Entry, State
-from webop.reactor.failures import Outages
+from webop.reactor.outages import Outages
 from webop.reactor.queue import REST, Result, WorkQueue
 
 _WORKERS: Final = 32
 _SLICE: Final = 0.02  # seconds; then other tasks of the event loop run
-_CROWDED: Final = 500  # objects; if more wait, their states are kept as text
+_CROWDED: Final = 100  # objects; if more wait, their states are kept as text
 
 
 class Pace:
@@ -65,15 +64,13 @@ class Workers:
 
     def __init__(self, name: str, operator: OperatorContext, bodies: Bodies, pace: Pace) -> None:
         self.queue = WorkQueue(asyncio.get_running_loop().time)
-        self.outages = Outages(name, self.queue)
+        self.outages = Outages(name, self.queue, self.start)
         self.reports = Once()
         self.bodies = bodies
         self.pace = pace
         self._name = name
-        self._execution = operator.settings.execution
-        self._limit = operator.settings.batching.worker_limit
+        self._settings = operator.settings
         self._group = WorkerGroup()
-        self._context = contextvars.copy_context()
         self._count = 0
         self._late: set[Entry] = set()  # in functions of the user for 0.1 s
         self._alarm: asyncio.TimerHandle | None = None
@@ -81,24 +78,23 @@ class Workers:
     def add(self, obj: Entry, *, after: float = 0.0) -> None:
         """Queue an object; a worker takes it."""
         self.queue.add(obj, after=after)
-        if self.queue.count > _CROWDED:
-            self.bodies.park(obj, is_needed=obj.is_gone)
+        if self.queue.count > _CROWDED and obj.state is not State.RUNNING:
+            self.bodies.park(obj)
         self.start()
 
     def start(self) -> None:
         """Start as many workers as there is work for, and may be."""
         while self._may_start and (obj := self.queue.get()) is not None:
             self._count += 1
-            name, context = f"worker of {self._name}", self._context.copy()
-            self._group.create_task(self._work(obj), name=name, context=context)
+            self._group.create_task(self._work(obj), name=f"worker of {self._name}")
         self._set_alarm()
 
-    def note_late(self, obj: Entry) -> None:
+    def note_late(self, obj: Entry, *, is_async: bool) -> None:
         """Let one worker more start: this object has been in a function of the user for 0.1 s.
 
-        Unless very many calls wait for a thread.
+        Unless it is one of very many that wait for a thread.
         """
-        if not is_crowded(self._execution):
+        if is_async or not is_crowded(self._settings.execution):
             self._late.add(obj)
             self.start()
 
@@ -108,7 +104,8 @@ class Workers:
 
     @property
     def _may_start(self) -> bool:
-        is_allowed = self._limit is None or self._count < self._limit
+        limit = self._settings.batching.worker_limit
+        is_allowed = limit is None or self._count < limit
         return is_allowed and self._count - len(self._late) < _WORKERS
 
     async def _work(self, first: Entry) -> None:
@@ -117,7 +114,6 @@ class Workers:
         try:
             while obj is not None:
                 await self.pace.give_way()
-                obj.is_dirty = False
                 result = await obj.stream.take_turn(obj)
                 self._end_turn(obj, result)
                 self._count -= 1  # as if it started again
@@ -133,7 +129,7 @@ class Workers:
         self._late.discard(obj)
         self.queue.done(obj, result)
         if self.queue.count > _CROWDED and obj.state is not State.RUNNING:
-            self.bodies.park(obj, is_needed=obj.is_gone)
+            self.bodies.park(obj)
         self._set_alarm()
 
     def _set_alarm(self) -> None:
@@ -143,7 +139,9 @@ class Workers:
             return
         if self._alarm is not None:
             self._alarm.cancel()
-        self._alarm = asyncio.get_running_loop().call_at(due, self._ripen)
+        loop = asyncio.get_running_loop()
+        # For a moment that is now, uvloop returns no timer, but a handle without a time.
+        self._alarm = loop.call_later(max(0.001, due - loop.time()), self._ripen)
 
     def _ripen(self) -> None:
         self._alarm = None

@@ -17,7 +17,6 @@ from webop.context.operator_context import OperatorContext
 from webop.errors import ActivityError
 from webop.handlers.causes import ActivityCause
 from webop.handlers.model import Activity, ActivityHandler, ErrorsMode
-from webop.lifecycles import all_at_once
 
 
 async def run_activity(operator: OperatorContext, activity: Activity) -> dict[str, Any]:
@@ -30,11 +29,14 @@ async def run_activity(operator: OperatorContext, activity: Activity) -> dict[st
         ActivityError: at least one handler has failed for good; webop still called all others.
     """
     handlers: list[ActivityHandler] = []
+    # The kubelet waits for the response, so failed probes are not retried.
+    default = ErrorsMode.PERMANENT if activity is Activity.PROBE else ErrorsMode.TEMPORARY
     counts: Counter[str] = Counter()
     for handler in operator.registry.select_activities(activity):
         counts[handler.id] += 1  # functions of several modules often have the same name
         suffix = f"-{counts[handler.id]}" if counts[handler.id] > 1 else ""
-        handlers.append(replace(handler, id=f"{handler.id}{suffix}"))
+        errors = handler.errors or default
+        handlers.append(replace(handler, id=f"{handler.id}{suffix}", errors=errors))
     hung = [handler.id for handler in handlers if count_abandoned(handler.fn)]
     if hung and activity is Activity.PROBE:  # each further call could block a thread without end
         names = ", ".join(hung)
@@ -44,23 +46,13 @@ async def run_activity(operator: OperatorContext, activity: Activity) -> dict[st
         operator.client.enter()  # probes do not run in the operator's tasks
     cause = ActivityCause(
         logger=logging.getLogger(f"webop.activities.{activity.value}"),
-        memo=operator.memos.operator_memo,
+        recall=lambda: operator.memos.operator_memo,
         indices=operator.indices,
         activity=activity,
         settings=operator.settings,
     )
     progress = Progress.start(handlers)
-    # The kubelet waits for the response, so failed probes are not retried. Probes and logins run
-    # often, so their success is not worth an INFO line.
-    is_probe = activity is Activity.PROBE
-    is_notable = activity in (Activity.STARTUP, Activity.CLEANUP)
-    options = CallOptions(
-        operator.settings,
-        lifecycle=all_at_once,
-        default_errors=ErrorsMode.PERMANENT if is_probe else ErrorsMode.TEMPORARY,
-        success_level=logging.INFO if is_notable else logging.DEBUG,
-        counters=operator.counters,
-    )
+    options = CallOptions(operator.settings, counters=operator.counters)
     outcomes: dict[str, Outcome] = {}
     while not progress.is_finished:
         await asyncio.sleep(progress.delay or 0)

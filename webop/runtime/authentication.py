@@ -139,8 +139,8 @@ class Authenticator:
             await self.vault.populate({}, reason=_USELESS)  # no request needs to wait any longer
             raise self.vault.build_error()
         if pause:
-            explanation = self.vault.explain_emptiness()
-            logger.warning("%s Retrying the login in %s s.", explanation, format_pause(pause))
+            error = self.vault.build_error()
+            logger.warning("%s Retrying the login in %s s.", error, format_pause(pause))
             await asyncio.sleep(pause)
 
     def _report(self, exc: LoginError | ActivityError) -> None:

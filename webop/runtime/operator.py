@@ -36,7 +36,7 @@ from webop.handlers.validation import check_registry
 from webop.identities import detect_process_identity
 from webop.lifecycles import LifeCycleFn, get_default_lifecycle
 from webop.logs import restore_loggers
-from webop.reactor.namespace_patterns import is_exact
+from webop.objects.namespace_patterns import is_exact
 from webop.reactor.observer import Observer, Scope
 from webop.runtime.activity_handlers import run_activity
 from webop.runtime.authentication import Authenticator
@@ -209,7 +209,7 @@ class Operator:
             if self.is_started and self.needs_cluster and not obstacles:
                 obstacles.append("the operator is not logged in to the cluster yet")
         else:
-            if not self.observer.scanned.is_set():
+            if not self.context.cluster_view.is_known:
                 obstacles.append("the resources of the cluster are not discovered yet")
             unindexed = self.observer.list_unindexed()
             if unindexed:
@@ -295,5 +295,5 @@ class Operator:
 def _find_only_namespace(scope: Scope) -> str | None:
     """Return the served namespace, if the scope is exactly one name."""
     patterns = () if scope.clusterwide else scope.patterns
-    names = [pattern for pattern in patterns if isinstance(pattern, str) and is_exact(pattern)]
+    names = list(filter(is_exact, patterns))
     return names[0] if len(patterns) == len(names) == 1 else None

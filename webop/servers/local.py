@@ -24,7 +24,6 @@ from webop.errors import ConfigurationError, ReviewError, WebopError
 from webop.identities import is_in_pod
 from webop.servers.base import (
     BaseWebhookServer,
-    Headers,
     SSLPeer,
     WebhookClientConfig,
     WebhookFn,
@@ -481,11 +480,7 @@ def _restrict(fn: WebhookFn, subjects: frozenset[str]) -> WebhookFn:
     """Refuse the reviews of clients with other certificates."""
 
     async def review(
-        request: Mapping[str, Any],
-        *,
-        webhook: str | None = None,
-        headers: Headers | None = None,
-        sslpeer: SSLPeer | None = None,
+        request: Mapping[str, Any], *, sslpeer: SSLPeer | None = None, **options: Any
     ) -> dict[str, Any]:
         peer = sslpeer or {}
         names = {value for part in peer.get("subject", ()) for key, value in part if key == _CN}
@@ -493,7 +488,7 @@ def _restrict(fn: WebhookFn, subjects: frozenset[str]) -> WebhookFn:
         if names.isdisjoint(subjects):
             text = f"Reviews of {sorted(names)!r:.200} are not accepted (verify_subjects=)."
             raise ReviewError(text, status=403)
-        return await fn(request, webhook=webhook, headers=headers, sslpeer=sslpeer)
+        return await fn(request, sslpeer=sslpeer, **options)
 
     return review
 

@@ -47,7 +47,7 @@ _SERVING = DefaultLimits()
 _FIBONACCI = (1, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610)
 
 _CLASH = "settings.persistence.{} is set already. Set only one of them"
-_OF_PREFIX = frozenset({"finalizer", "progress_storage", "diffbase_storage"})
+_STORAGES = frozenset({"progress_storage", "diffbase_storage"})
 
 _HANDLERS = Threads("handlers", "handlers", "execution")
 _DAEMONS = Threads("daemons", "daemons", "background", 1000)
@@ -219,8 +219,9 @@ class BatchingSettings(Section):
     exit_timeout: Seconds = 2.0
     """How long objects in progress can take when the operator shuts down."""
     error_delays: Delays = _FIBONACCI
-    """Pauses for an object after errors of the framework itself; the last one repeats. An empty
-    list means no pauses."""
+    """Pauses for an object after errors of the framework itself, or of a filter; the last one
+    repeats. Its changes, and its deletion, wait until then. With an empty list, it is tried again
+    when it changes. After failures of the API server, a pause is 30 seconds at most."""
 
 
 class ScanningSettings(Section):
@@ -349,7 +350,10 @@ class PersistenceSettings(Section):
 
     @property
     def prefix(self) -> str | None:
-        """The prefix of the operator's own state; it sets the finalizer and both storages."""
+        """The prefix of the operator's own state; it sets the finalizer and both storages.
+
+        A finalizer that is set to another name, before or after, stays.
+        """
         return self._prefix
 
     @prefix.setter
@@ -357,11 +361,13 @@ class PersistenceSettings(Section):
         if not isinstance(value, str) or not SUBDOMAIN.fullmatch(value):
             text = "it must be a lower-case DNS name, such as shop.example.com"
             raise self._build_error("prefix", value, text)
-        taken = sorted(_OF_PREFIX & self.model_fields_set) if self._prefix is None else ()
+        taken = sorted(_STORAGES & self.model_fields_set) if self._prefix is None else ()
         if taken:
             raise self._build_error("prefix", value, _CLASH.format(taken[0]))
+        is_chosen = "finalizer" in self.model_fields_set
+        if not is_chosen or self.finalizer == f"{self._prefix}/finalizer":
+            self.finalizer = f"{value}/finalizer"
         self._prefix = None  # so that these can be set
-        self.finalizer = f"{value}/finalizer"
         self.progress_storage = AnnotationsProgressStorage(prefix=value)
         self.diffbase_storage = AnnotationsDiffBaseStorage(prefix=value)
         self._prefix = value
@@ -372,7 +378,7 @@ class PersistenceSettings(Section):
         Raises:
             pydantic.ValidationError: also if the prefix has set it.
         """
-        if name in _OF_PREFIX and self._prefix is not None:
+        if name in _STORAGES and self._prefix is not None:
             raise self._build_error(name, value, _CLASH.format("prefix"))
         super().__setattr__(name, value)
 

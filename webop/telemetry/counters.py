@@ -172,16 +172,14 @@ class RequestCounters:
     Attributes:
         codes: number of requests, by method and status.
         durations: until the response, by method.
-        waits: time that requests waited for a slot, by resource.
         restarts: number of restarts of watches, by resource and reason.
     """
 
-    __slots__ = ("codes", "durations", "restarts", "waits")
+    __slots__ = ("codes", "durations", "restarts")
 
     def __init__(self) -> None:
         self.codes: Counter[Labels] = Counter()
         self.durations = Timings()
-        self.waits = Timings()
         self.restarts: Counter[Labels] = Counter()
 
     def add(self, method: str, status: int | None, seconds: float) -> None:

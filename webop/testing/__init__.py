@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from webop.errors import ClusterError
     from webop.testing.admission_client import AdmissionClient
     from webop.testing.admission_results import AdmissionResult
+    from webop.testing.clock import Clock
     from webop.testing.fake_client import FakeClient
     from webop.testing.review_building import review
     from webop.testing.round_trips import check_round_trips
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AdmissionClient",
     "AdmissionResult",
+    "Clock",
     "ClusterError",
     "FakeClient",
     "KopfRunner",
@@ -38,6 +40,7 @@ __all__ = [
 _MODULES = {
     "AdmissionClient": "webop.testing.admission_client",
     "AdmissionResult": "webop.testing.admission_results",
+    "Clock": "webop.testing.clock",
     "ClusterError": "webop.errors",
     "FakeClient": "webop.testing.fake_client",
     "KopfRunner": "webop.testing.runner",

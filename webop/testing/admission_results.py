@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-import functools
-import operator
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
@@ -13,9 +11,8 @@ import orjson
 
 from webop.errors import AdmissionError
 from webop.objects.field_errors import AdmissionCause, parse_causes
-from webop.objects.fields import clone
-
-Json = dict[str, Any]
+from webop.objects.fields import Json
+from webop.testing.apiserver.patches import apply_json_patch
 
 
 @dataclass(frozen=True, repr=False)
@@ -82,17 +79,3 @@ def read_result(
         object=apply_json_patch(body, operations) if body else body,
         audit_annotations=dict(response.get("auditAnnotations") or {}),
     )
-
-
-def apply_json_patch(body: Json, operations: Iterable[Mapping[str, Any]]) -> Json:
-    """Apply the JSON patch of a webhook of webop, which only adds, replaces and removes keys."""
-    result: Json = clone(body)
-    for operation in operations:
-        parts = operation["path"].split("/")[1:]
-        *path, key = (part.replace("~1", "/").replace("~0", "~") for part in parts)
-        parent = functools.reduce(operator.getitem, path, result)
-        if operation["op"] == "remove":
-            del parent[key]
-        else:
-            parent[key] = clone(operation["value"])
-    return result

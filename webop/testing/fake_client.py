@@ -9,11 +9,12 @@ The name is the field's: client-go and controller-runtime call theirs a fake cli
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime as dt
 import functools
 import random
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any, Final, Self, overload
 from urllib.parse import parse_qsl, urlsplit
@@ -21,15 +22,16 @@ from urllib.parse import parse_qsl, urlsplit
 import orjson
 import pydantic
 
+from webop.aio.clock import moved_clock
 from webop.calls.execution import attempt
 from webop.calls.shared_options import CallOptions
-from webop.cli.manifests.kinds import list_builtin
 from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.client.current_client import current_client
 from webop.client.discovery import discover
 from webop.client.http import transport
-from webop.client.objects import AsyncClient, SyncClient
+from webop.client.kinds import Kind as ObjectKind
+from webop.client.objects import AsyncClient, Obj, SyncClient
 from webop.client.standalone import Networking
 from webop.context.child_store import ChildStore, Names
 from webop.context.children import Children, SyncChildren
@@ -43,14 +45,15 @@ from webop.handlers.model import ReconcileHandler
 from webop.handlers.registry import OperatorRegistry, get_default_registry
 from webop.models.fitting import dump
 from webop.objects.body import Body
-from webop.objects.fields import convert_to_json
+from webop.objects.fields import Json, convert_to_json
 from webop.objects.patch import Patch
 from webop.objects.resources import Resource
 from webop.settings.groups import OperatorSettings
 from webop.testing.apiserver import Cluster, Request, Response, Watch
-from webop.testing.apiserver.kinds import BUILT_IN, Kind
-
-Json = dict[str, Any]
+from webop.testing.apiserver.builtin import list_kinds
+from webop.testing.apiserver.garbage import GarbageCollector
+from webop.testing.clock import Clock
+from webop.testing.played_controllers import build_finished_status, build_ready_status
 
 _CRD: Final = "CustomResourceDefinition"
 _JSON: Final = {b"content-type": b"application/json"}
@@ -72,8 +75,9 @@ class FakeClient(AsyncClient):
     waiting. :attr:`sync` is the client for sync functions, also in tests that are not async. In a
     ``with`` block, :func:`webop.client.current` returns the client.
 
-    Kubernetes' own kinds exist, but few of them have a schema or defaults. There is no access
-    control, no CEL, no garbage collection, and no handler is called: see docs/testing_fake.md.
+    Kubernetes' own kinds have their schemas and defaults. CEL rules need ``webop[test]``: a
+    ``UserWarning`` names those that are not evaluated. There is no access control, and no handler
+    is called: see docs/testing_fake.md.
 
     Args:
         given: what exists at the start, as for ``LocalCluster.apply``: classes with
@@ -81,19 +85,37 @@ class FakeClient(AsyncClient):
             with YAML. Objects keep their status. Their namespaces are created.
         namespace: the namespace of objects that name none: given ones, and parents of reconcilers.
             It exists from the start. Requests must name theirs, as on a cluster.
+        now: the time at the start, with a time zone. It stands still until the test moves
+            ``client.clock``. By default, it is the clock of the machine.
+        garbage_collection: whether the dependents of deleted owners are deleted, at once.
+
+    Attributes:
+        clock: what ``webop.now()`` returns in :meth:`reconcile` and in a ``with`` block, and the
+            time of ``creationTimestamp`` and ``deletionTimestamp``: a :class:`Clock`.
 
     Raises:
         ConfigurationError: a given object is invalid, or its kind is unknown.
+        ValueError: ``now`` has no time zone.
     """
 
-    def __init__(self, *given: Manifest, namespace: str = "default") -> None:
+    def __init__(
+        self,
+        *given: Manifest,
+        namespace: str = "default",
+        now: dt.datetime | None = None,
+        garbage_collection: bool = False,
+    ) -> None:
+        self.clock = Clock(now)
         self._server = Cluster(
-            lambda: dt.datetime.now(dt.UTC),
+            self._read_clock,
             random.Random(0),  # noqa: S311 - for the uids, which are the same in each run
-            kinds=_list_other_kinds(),
+            kinds=list_kinds(),
             applies=True,
+            collects=garbage_collection,
         )
+        self._collector = GarbageCollector(self._server) if garbage_collection else None
         self._lock = threading.RLock()
+        self._blocks: list[contextlib.AbstractContextManager[None]] = []
         self._namespace = namespace
         self._settings, self._memos = OperatorSettings(), Memos(Memo())
         super().__init__(self._build_requests())
@@ -107,12 +129,23 @@ class FakeClient(AsyncClient):
             self._add(orjson.loads(orjson.dumps(body)), namespace)
 
     def __enter__(self) -> Self:
-        self._before = current_client.get()
-        current_client.set(self)
+        self._blocks.append(block := self._be_current())
+        block.__enter__()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        current_client.set(self._before)
+        self._blocks.pop().__exit__(None, None, None)
+
+    @contextlib.contextmanager
+    def _be_current(self) -> Iterator[None]:
+        client, clock = current_client.get(), moved_clock.get()
+        current_client.set(self)
+        moved_clock.set(self._read_clock)
+        try:
+            yield
+        finally:  # without tokens: a fixture can end its block in another context
+            current_client.set(client)
+            moved_clock.set(clock)
 
     @property
     def sync(self) -> SyncClient:
@@ -203,7 +236,7 @@ class FakeClient(AsyncClient):
         has_generations = "status" in resource.subresources
         cause = ReconcileCause(
             logger=LocalObjectLogger(body=body, settings=self._settings),
-            memo=self._memos.recall(body.metadata["uid"]),
+            recall=lambda: self._memos.recall(body.metadata["uid"]),
             indices=indexes or {},
             resource=resource,
             body=body,
@@ -211,15 +244,76 @@ class FakeClient(AsyncClient):
             children=await self._build_children(handler, body),
             because=tuple(because),
         )
-        token = current_client.set(self)
-        try:
+        with self._be_current():
             outcome = await attempt(handler, cause, None, CallOptions(self._settings))
-        finally:
-            current_client.reset(token)
-        await self._write(resource, body, cause.patch)
+            await self._write(resource, body, cause.patch)
         if outcome.exception is not None:
             raise outcome.exception
         return outcome.result
+
+    async def make_ready(self, kind: ObjectKind, name: str, *, namespace: str | None = None) -> Obj:
+        """Write the status that controllers write when all Pods of an object are ready.
+
+        ::
+
+            await client.make_ready("deployments.apps", "web", namespace="default")
+            await client.wait_for("deployments.apps", "web", "Available", namespace="default")
+
+        For Deployments, StatefulSets, DaemonSets (with one node), ReplicaSets, and Pods. The times
+        in it are those of :attr:`clock`. No ReplicaSets and Pods are created.
+
+        Returns:
+            The object with its status.
+
+        Raises:
+            ValueError: it is of another kind.
+            APINotFoundError: the object does not exist.
+        """
+        return await self._play(kind, name, namespace, build_ready_status)
+
+    async def finish(
+        self,
+        kind: ObjectKind,
+        name: str,
+        *,
+        namespace: str | None = None,
+        succeeded: bool = True,
+    ) -> Obj:
+        """Write the status of a Job or a Pod that has finished.
+
+        ::
+
+            await client.finish("jobs.batch", "backup", namespace="default", succeeded=False)
+            await client.wait_for("jobs.batch", "backup", "Failed", namespace="default")
+
+        A failed Job has reached its ``backoffLimit``. The times are those of :attr:`clock`.
+
+        Returns:
+            The object with its status.
+
+        Raises:
+            ValueError: it is of another kind.
+            APINotFoundError: the object does not exist.
+        """
+        build = functools.partial(build_finished_status, succeeded=succeeded)
+        return await self._play(kind, name, namespace, build)
+
+    async def _play(
+        self,
+        kind: ObjectKind,
+        name: str,
+        namespace: str | None,
+        build: Callable[[Json, str], Json],
+    ) -> Obj:
+        """Write a status as a controller does."""
+        resource = await self._find(kind, namespace, name)
+        raw = await self.get(resource, name, namespace=namespace)
+        stamp = self.clock.now.strftime("%Y-%m-%dT%H:%M:%SZ")
+        patch = {"status": build({**raw, "kind": resource.kind}, stamp)}
+        return await self.patch(resource, name, patch, namespace=namespace, subresource="status")
+
+    def _read_clock(self) -> dt.datetime:
+        return self.clock.now
 
     async def _read(self, parent: Mapping[str, Any] | pydantic.BaseModel) -> tuple[Resource, Body]:
         """Return the kind and the stored state of an object."""
@@ -242,7 +336,7 @@ class FakeClient(AsyncClient):
         )
         log = LocalObjectLogger(body=body, settings=self._settings)
         client = self if handler.is_async else self._build_client_of_threads()
-        return Children(operator, [handler], body, log, client=client)
+        return Children(operator, [handler], body, log, client, is_reconciling=True)
 
     async def _write(self, resource: Resource, body: Body, patch: Patch) -> None:
         """Write the patch of a reconciler, unless the object is gone."""
@@ -268,7 +362,7 @@ class FakeClient(AsyncClient):
         return Client(
             vault,
             Networking(),
-            transport_factory=lambda _: _Transport(self._server, self._lock),
+            transport_factory=lambda _: _Transport(self._server, self._lock, self._collector),
         )
 
     def _add(self, body: Json, namespace: str) -> None:
@@ -330,26 +424,6 @@ def _find_reconciler(
     raise TypeError(f"{name}() is no function with @webop.reconcile in {where}.")
 
 
-def _list_other_kinds() -> list[Kind]:
-    """Return the built-in kinds that the API server in memory has no schema for."""
-    known = {(kind.group, kind.plural) for kind in BUILT_IN}
-    return [
-        Kind(
-            one.group,
-            one.version,
-            one.plural,
-            str(one.kind),
-            namespaced=bool(one.namespaced),
-            short_names=tuple(sorted(one.shortcuts)),
-            subresources=tuple(one.subresources),
-            counted=("spec",) if one.subresources else (),
-            updates_without_version=True,
-        )
-        for one in list_builtin()
-        if (one.group, one.plural) not in known
-    ]
-
-
 @functools.cache
 def _get_loop() -> asyncio.AbstractEventLoop:
     """Return the event loop in which sync clients send their requests, in a separate thread."""
@@ -361,9 +435,12 @@ def _get_loop() -> asyncio.AbstractEventLoop:
 class _Transport:
     """Requests to the API server in memory, from any thread."""
 
-    def __init__(self, server: Cluster, lock: threading.RLock) -> None:
+    def __init__(
+        self, server: Cluster, lock: threading.RLock, collector: GarbageCollector | None
+    ) -> None:
         self._server = server
         self._lock = lock
+        self._collector = collector
 
     async def send(self, request: transport.Request) -> transport.Response:
         """Send a request, wait for the head of its response."""
@@ -379,7 +456,10 @@ class _Transport:
                 if isinstance(begun, Watch):
                     return _Events(begun)
                 return _Content(begun)
-            return _Content(self._server.handle(sent))
+            response = self._server.handle(sent)
+            if self._collector is not None:
+                self._collector.run()
+            return _Content(response)
 
     async def aclose(self) -> None:
         """There is nothing to close."""
@@ -387,6 +467,8 @@ class _Transport:
 
 class _Content:
     """A response that is complete."""
+
+    is_complete = True
 
     def __init__(self, response: Response) -> None:
         self.status = response.status
@@ -407,6 +489,7 @@ class _Events:
     """The response to a watch: events as they come."""
 
     status = 200
+    is_complete = False
     headers: Mapping[bytes, bytes] = _JSON
 
     def __init__(self, watch: Watch) -> None:

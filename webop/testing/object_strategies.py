@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 import pydantic
-from hypothesis import assume
+from hypothesis import HealthCheck, Phase, assume, settings
 from hypothesis import strategies as st
 
 from webop.errors import MisfitError
@@ -49,6 +49,18 @@ _FORMATS: dict[str, Strategy] = {
     "email": _words.map(lambda word: f"{word}@example.com"),
     "byte": st.sampled_from(["", "YQ==", "YWI=", "YWJj"]),
 }
+
+
+def build_settings(examples: int) -> settings:
+    """Return how properties are checked: nothing is kept, and only the smallest failure counts."""
+    return settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        suppress_health_check=[*HealthCheck],
+        report_multiple_bugs=False,
+        phases=(Phase.generate, Phase.shrink),
+    )
 
 
 def generate(model: type[pydantic.BaseModel]) -> Strategy:

@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 
 from webop.errors import MisfitError
 from webop.models.fitting import fit
-from webop.objects.fields import clone
+from webop.objects.fields import Json, clone
 from webop.testing.object_strategies import generate
 
-Json = dict[str, Any]
 Strategy = st.SearchStrategy[Any]
 
 _LONGEST = 300  # of texts whose length is a constant

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import secrets
 import uuid
 from collections.abc import Iterable, Mapping
@@ -13,14 +12,14 @@ import pydantic
 from pydantic import BeforeValidator
 from pydantic_core import PydanticCustomError
 
+from webop.aio.clock import now
 from webop.errors import ConfigurationError
 from webop.handlers.options import parse_options
 from webop.handlers.webhook_options import must_be
 from webop.models.fitting import dump
-from webop.objects.fields import unwrap_mapping
+from webop.objects.fields import Json, unwrap_mapping
 from webop.objects.resources import Resource, guess_plural
 
-Json = dict[str, Any]
 Object = Mapping[str, Any] | pydantic.BaseModel
 
 _OPTIONS = {"CREATE": "CreateOptions", "UPDATE": "UpdateOptions", "DELETE": "DeleteOptions"}
@@ -169,8 +168,8 @@ def complete(body: Json, old: Json | None, operation: str) -> Json:
         before = (old or {}).get("metadata") or {}
         fields: Json = {key: before[key] for key in _KEPT if key in before}
     else:
-        now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        fields = {"uid": str(uuid.uuid4()), "creationTimestamp": now}
+        stamp = now().strftime("%Y-%m-%dT%H:%M:%SZ")
+        fields = {"uid": str(uuid.uuid4()), "creationTimestamp": stamp}
         if meta.get("generateName") and not meta.get("name"):
             suffix = "".join(secrets.choice(_SUFFIX_ALPHABET) for _ in range(5))
             fields["name"] = f"{meta['generateName']}{suffix}"

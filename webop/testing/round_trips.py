@@ -19,12 +19,10 @@ from webop.errors import ConfigurationError, MisfitError
 from webop.handlers.model import ConversionHandler
 from webop.handlers.registry import OperatorRegistry, get_default_registry
 from webop.models.fitting import dump, fit
-from webop.models.versions import FunctionCall, Versions, collect_versions, get_definition
+from webop.models.versions import FunctionCall, Model, Versions, collect_versions, get_definition
 from webop.objects.diffs import diff
 from webop.objects.field_errors import render_path
-
-Json = dict[str, Any]
-Model = type[pydantic.BaseModel]
+from webop.objects.fields import Json
 
 
 def check_round_trips(
@@ -89,20 +87,11 @@ class _RoundTrip:
 
     def check(self, examples: int) -> None:
         """Check it for some objects; hypothesis reports the smallest one that differs."""
-        from hypothesis import HealthCheck, Phase, given, settings  # noqa: PLC0415 - an optional package
+        from hypothesis import given  # noqa: PLC0415 - an optional package
 
-        from webop.testing.object_strategies import generate  # noqa: PLC0415 - it needs hypothesis
+        from webop.testing.object_strategies import build_settings, generate  # noqa: PLC0415 - it needs hypothesis
 
-        few = (HealthCheck.filter_too_much, HealthCheck.too_slow, HealthCheck.data_too_large)
-        options = settings(
-            max_examples=examples,
-            deadline=None,
-            database=None,
-            suppress_health_check=few,
-            report_multiple_bugs=False,
-            phases=(Phase.generate, Phase.shrink),
-        )
-        options(given(generate(self._source))(self._check_one))()
+        build_settings(examples)(given(generate(self._source))(self._check_one))()
 
     def _check_one(self, body: Json) -> None:
         before = dump(fit(self._source, body))

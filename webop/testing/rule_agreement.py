@@ -28,6 +28,7 @@ from webop.handlers.model import MatchCondition, Rule, WebhookType
 from webop.handlers.registry import OperatorRegistry, get_default_registry
 from webop.models.crds import build_crds
 from webop.models.model import find_definition, list_versions
+from webop.objects.fields import Json
 from webop.objects.resources import Resource, parse_selector
 from webop.testing.admission_client import AdmissionClient
 from webop.testing.waiting import eventually
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
 
     from webop.controlplane.cluster import LocalCluster
     from webop.testing.request_strategies import Attempt
-
-Json = dict[str, Any]
 
 _METHODS: Final = {"CREATE": "POST", "UPDATE": "PUT", "DELETE": "DELETE"}
 _MAPS: Final = Resource("", "v1", "configmaps", kind="ConfigMap", namespaced=True)
@@ -185,18 +184,13 @@ class _Comparison:
         self, attempts: SearchStrategy[Attempt], judge: Callable[[Attempt], _Judged | None]
     ) -> None:
         """Judge attempts; hypothesis reports the smallest one with different decisions."""
-        from hypothesis import HealthCheck, Phase, assume, given, settings  # noqa: PLC0415
+        from hypothesis import assume, given  # noqa: PLC0415
         from hypothesis import seed as seeded  # noqa: PLC0415
         from hypothesis.errors import Unsatisfiable  # noqa: PLC0415
 
-        options = settings(
-            max_examples=self.examples,
-            deadline=None,
-            database=None,
-            suppress_health_check=[*HealthCheck],
-            report_multiple_bugs=False,
-            phases=(Phase.generate, Phase.shrink),
-        )
+        from webop.testing.object_strategies import build_settings  # noqa: PLC0415
+
+        options = build_settings(self.examples)
 
         def check(attempt: Attempt) -> None:
             judged = judge(attempt)

@@ -33,6 +33,8 @@ Rule = Callable[[Request], Awaitable["Response | Request"]]
 class Made:
     """An answer that no API server has given."""
 
+    is_complete = True
+
     def __init__(self, status: int, content: Any, **headers: str) -> None:
         self.status = status
         self.headers = {key.encode(): value.encode() for key, value in headers.items()}

@@ -14,7 +14,6 @@ import yaml
 from tests.kit.waiting import wait_until
 from webop.controlplane import reaper
 from webop.controlplane.cluster import LocalCluster
-from webop.controlplane.credentials import ServerNames
 from webop.errors import ClusterError, ConfigurationError
 from webop.servers.certificates.certs import read_certificate
 
@@ -188,20 +187,13 @@ def test_an_api_server_that_does_not_start_is_told_with_its_log(standin_assets: 
     assert not cluster.is_started
 
 
-def test_the_api_server_shows_the_certificate_that_is_asked_for(standin_assets: Path) -> None:
-    names = ServerNames(
-        ca_name="minikubeCA",
-        common_name="minikube",
-        organizations=["system:masters"],
-        hostnames=["control-plane.minikube.internal"],
-    )
-    with LocalCluster(server_names=names) as cluster:
+def test_the_certificate_of_the_api_server_has_the_usual_names(standin_assets: Path) -> None:
+    with LocalCluster() as cluster:
         parts = urlsplit(cluster.server)
         shown = ssl.get_server_certificate((str(parts.hostname), parts.port or 0))
     read = read_certificate(shown.encode())
-    assert (read.common_name, read.organizations) == ("minikube", ("system:masters",))
-    assert read.issuer == "minikubeCA"
-    assert read.hostnames >= {"control-plane.minikube.internal", "localhost", "127.0.0.1"}
+    assert (read.common_name, read.issuer) == ("kube-apiserver", "webop-local-ca")
+    assert read.hostnames >= {"kubernetes.default.svc", "localhost", "127.0.0.1"}
 
 
 def test_clusters_run_side_by_side_and_are_found_by_their_names(standin_assets: Path) -> None:

@@ -14,7 +14,7 @@ _EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 @pytest.mark.feature("TST-01", "TST-08")
-@pytest.mark.parametrize("name", ["access_grants", "desired_state", "typed_operator"])
+@pytest.mark.parametrize("name", ["access_grants", "cronjob", "desired_state", "typed_operator"])
 def test_the_tests_of_the_example_pass_in_a_folder_of_its_own(tmp_path: Path, name: str) -> None:
     """The folder has no access to this repository, only to the installed package."""
     folder = tmp_path / name

@@ -163,12 +163,12 @@ async def test_the_page_says_why_the_operator_is_not_ready(
 @pytest.fixture(scope="session")
 def databases(webop_cluster: LocalCluster) -> Kind:
     """A kind that looks well in the screenshots."""
-    kind = Kind("example.com", "databases", "Database", has_status=True)
+    kind = Kind("shop.example.com", "databases", "Database", has_status=True)
     return next(define_kinds(webop_cluster, [kind]))
 
 
 def declare_load() -> None:
-    @webop.on.create("databases", id="create_database")
+    @webop.on.create("databases.shop.example.com", id="create_database")
     async def create(name: str, **_: Any) -> None:
         await asyncio.sleep(random.uniform(0.01, 0.1))
         if name.startswith("billing"):
@@ -178,22 +178,22 @@ def declare_load() -> None:
         if name == "broken":
             raise webop.PermanentError("no such tier")
 
-    @webop.timer("databases", id="back_up", interval=1)
+    @webop.timer("databases.shop.example.com", id="back_up", interval=1)
     def back_up(name: str, **_: Any) -> None:
         if name == "orders-2":
             raise webop.TemporaryError("not now", delay=0.2) from PermissionError(name)
 
-    @webop.daemon("databases", id="follow_load")
+    @webop.daemon("databases.shop.example.com", id="follow_load")
     async def follow(stopped: Any, **_: Any) -> None:
         await stopped.wait()
 
-    @webop.on.validate("databases", id="check_size")
+    @webop.on.validate("databases.shop.example.com", id="check_size")
     async def check(spec: Any, **_: Any) -> None:
         await asyncio.sleep(random.choice((0, 0, 0.002, 0.004, 0.015, 0.03, 0.07)))
         if spec.get("size", 0) > 9:
             raise webop.AdmissionError("too large")
 
-    @webop.on.mutate("databases", id="set_tier")
+    @webop.on.mutate("databases.shop.example.com", id="set_tier")
     async def set_tier(patch: Any, **_: Any) -> None:
         patch.spec["tier"] = "small"
 
@@ -243,7 +243,7 @@ async def test_under_load_the_page_is_right_at_a_desk_and_on_a_phone_by_day_and_
         broken = find_row(page, "failed", "broken")
         await api.expect(broken).to_contain_text("create_databasePermanentError")
         await api.expect(page.locator("#facts")).to_contain_text("handlers 0 of ")
-        for row in (broken, find_row(page, "kinds", "databases.example.com")):
+        for row in (broken, find_row(page, "kinds", "databases.shop.example.com")):
             command = await row.locator("code").text_content()
             await row.get_by_role("button", name=f"Copy {command}").click()
             await api.expect(row.get_by_role("button")).to_have_text("Copied")
@@ -252,7 +252,7 @@ async def test_under_load_the_page_is_right_at_a_desk_and_on_a_phone_by_day_and_
         await api.expect(find_row(page, "objects", "billing-1")).to_contain_text(
             re.compile(r"retry in \d+ (ms|s)")
         )
-        await api.expect(find_row(page, "kinds", "databases.example.com")).to_contain_text(
+        await api.expect(find_row(page, "kinds", "databases.shop.example.com")).to_contain_text(
             "watching"
         )
         phone = await visit(browser, shown, viewport=_PHONE, reduced_motion="reduce")

@@ -198,6 +198,32 @@ async def test_a_result_replaces_one_that_could_not_be_written_also_if_the_objec
         assert (await objects.get("one"))["status"] == {"fn": "old"}
 
 
+@pytest.mark.feature("CFG-54", "TMR-20")
+async def test_pauses_after_failed_writes_of_a_timer_do_not_grow_if_writes_succeed_in_between(
+    run_relayed: RunOperator, objects: Objects, calls: Calls
+) -> None:
+    """A long handler of the object is running all the time."""
+    released, numbers, sent = asyncio.Event(), itertools.count(), 0
+    webop.on.create("widgets", id="long")(calls.noting("long", released))
+
+    @webop.timer("widgets", id="fn", interval=0.05)
+    async def fn(patch: webop.Patch, **_: Any) -> None:
+        patch.spec["n"] = next(numbers)
+
+    async def meddle(request: httpx.Request) -> httpx.Response | None:
+        nonlocal sent
+        if request.method != "PATCH" or b'"n"' not in request.content:
+            return None
+        sent += 1
+        return httpx.Response(503) if sent % 2 else None
+
+    settings = build_settings(networking={"error_backoffs": [0.1, 0.1, 0.1, 20]})
+    async with run_relayed(settings, meddle=meddle):
+        await objects.create("one")
+        await eventually(lambda: sent > 12, timeout=5)
+        released.set()
+
+
 @pytest.mark.feature("TMR-19")
 async def test_a_result_that_a_timer_has_changed_in_place_is_written(
     run_operator: RunOperator, objects: Objects

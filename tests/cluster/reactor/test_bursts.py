@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 import time
 from collections import Counter
@@ -16,7 +17,14 @@ import pytest
 import webop
 from tests.kit.http_relay import Relay, fail
 from tests.kit.obstacles import hang, webhook_on_updates
-from tests.kit.operators import Objects, RunOperator, build_settings, do_nothing, is_no_fence
+from tests.kit.operators import (
+    Calls,
+    Objects,
+    RunOperator,
+    build_settings,
+    do_nothing,
+    is_no_fence,
+)
 from tests.kit.waiting import eventually
 from webop.calls.threads import count_calls
 from webop.objects.resources import Resource
@@ -27,7 +35,7 @@ async def test_handlers_do_not_run_on_while_no_write_succeeds(
     run_operator: RunOperator, objects: Objects, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A webhook is down, for example: patches fail, all else works."""
-    caplog.set_level("INFO", logger="webop.reactor.failures")
+    caplog.set_level("INFO", logger="webop.reactor.outages")
     called: set[str] = set()
 
     @webop.on.create("widgets", id="fn")
@@ -115,6 +123,46 @@ async def test_sync_handlers_that_wait_for_threads_do_not_hold_up_other_kinds(
         released.set()
 
 
+async def show(request: httpx.Request, count: int) -> AsyncIterator[bytes]:
+    """Show objects in a watch that do not exist."""
+    meta = {"annotations": {"k8s.io/initial-events-end": "true"}, "resourceVersion": "1"}
+    yield orjson.dumps({"type": "BOOKMARK", "object": {"metadata": meta}}) + b"\n"
+    for number in range(count):
+        uid = f"{request.url.path}/{number}"
+        meta = {"name": f"w{number}", "uid": uid, "resourceVersion": "2"}
+        yield orjson.dumps({"type": "ADDED", "object": {"metadata": meta}}) + b"\n"
+    await asyncio.Event().wait()
+
+
+@pytest.mark.feature("ASY-01", "ASY-02", "EVT-12")
+async def test_async_handlers_of_a_kind_begin_while_a_thousand_of_another_kind_wait_for_threads(
+    relayed: Relay,
+    run_relayed: RunOperator,
+    with_status: Objects,
+    calls: Calls,
+    released: threading.Event,
+) -> None:
+    over = asyncio.Event()
+    webop.on.create("gadgets", id="long")(calls.noting("long", over))
+
+    @webop.on.event("widgets")
+    def slow(**_: Any) -> None:
+        released.wait(60)
+
+    def watch(request: httpx.Request) -> AsyncIterator[bytes]:
+        is_slow = request.url.path.endswith("/widgets")
+        return show(request, 1100) if is_slow else relayed.pass_watch_on(request)
+
+    relayed.watch = watch
+    settings = build_settings(execution={"max_workers": 1})
+    async with run_relayed(settings):
+        await eventually(lambda: count_calls(settings.execution) >= 1000)
+        await asyncio.gather(*(with_status.create(f"g{number}") for number in range(60)))
+        await eventually(lambda: len(calls) == 60, "all begin", timeout=10)
+        over.set()
+        released.set()
+
+
 @pytest.mark.feature("ASY-02", "EVT-12")
 async def test_no_more_than_a_thousand_objects_wait_for_threads_of_event_handlers_and_indexers(
     relayed: Relay, run_relayed: RunOperator, objects: Objects, with_status: Objects
@@ -126,17 +174,7 @@ async def test_no_more_than_a_thousand_objects_wait_for_threads_of_event_handler
     def slow(**_: Any) -> None:
         released.wait(60)
 
-    async def watch(request: httpx.Request) -> AsyncIterator[bytes]:
-        if objects.namespace in request.url.path:
-            meta = {"annotations": {"k8s.io/initial-events-end": "true"}, "resourceVersion": "1"}
-            yield orjson.dumps({"type": "BOOKMARK", "object": {"metadata": meta}}) + b"\n"
-            for number in range(700):
-                uid = f"{request.url.path}/{number}"
-                meta = {"name": f"w{number}", "uid": uid, "resourceVersion": "2"}
-                yield orjson.dumps({"type": "ADDED", "object": {"metadata": meta}}) + b"\n"
-        await asyncio.Event().wait()
-
-    relayed.watch = watch
+    relayed.watch = lambda request: show(request, 700 * (objects.namespace in request.url.path))
     settings = build_settings(execution={"max_workers": 1})
     try:
         async with run_relayed(settings):
@@ -181,6 +219,37 @@ async def test_handlers_that_sleep_hold_up_no_other_object(
         await eventually(lambda: len(begun) == 100)
         released.set()
         await objects.wait_handled("w99")
+
+
+async def test_event_handlers_that_are_slow_and_busy_hold_up_no_handlers_of_other_objects(
+    run_operator: RunOperator, objects: Objects
+) -> None:
+    """The objects of them change all the time."""
+    begun = Counter[str]()
+
+    @webop.on.event("widgets", id="slow", labels={"busy": "yes"})
+    async def slow(name: str, **_: Any) -> None:
+        begun[name] += 1
+        await asyncio.sleep(0.3)
+
+    async def change(name: str) -> None:
+        for number in itertools.count():
+            await objects.patch(name, {"spec": {"x": number}})
+
+    webop.on.create("widgets", id="fn", labels={"busy": webop.ABSENT})(do_nothing)
+    names = [f"w{number}" for number in range(40)]
+    async with run_operator(), asyncio.TaskGroup() as group:
+        for name in names:
+            await objects.create(name, labels={"busy": "yes"})
+        tasks = [group.create_task(change(name)) for name in names[:5]]
+        await eventually(lambda: len(begun) == len(names))
+        for number in range(5):
+            began = time.monotonic()
+            await objects.make(f"other-{number}")
+            assert time.monotonic() - began < 2
+        await eventually(lambda: min(begun[name] for name in names[:5]) > 3)
+        for task in tasks:
+            task.cancel()
 
 
 @pytest.mark.feature("CFG-18")

@@ -17,7 +17,9 @@ from tests.kit.operators import (
     Objects,
     RunOperator,
     build_settings,
+    do_nothing,
     get_progress,
+    has_finalizer,
     is_no_fence,
 )
 
@@ -71,3 +73,25 @@ async def test_a_kill_before_the_finalizer_goes_does_not_repeat_the_deletion_han
         await objects.wait("one", lambda body: not get_progress(body))
         await objects.pass_fence()
     assert calls.handlers("one") == ["deleted"]
+
+
+@pytest.mark.feature("SUB-17", "ERR-20")
+async def test_records_of_sub_handlers_of_an_interrupted_creation_go_with_the_deletion(
+    run_operator: RunOperator, objects: Objects
+) -> None:
+    """The object stays for the finalizer of somebody else."""
+
+    @webop.on.create("widgets", id="parent", when=is_no_fence)
+    async def parent(**_: Any) -> None:
+        async def retry(**_: Any) -> None:
+            raise webop.TemporaryError("again", delay=0.1)
+
+        await webop.execute(fns={"done": do_nothing, "retry": retry})
+
+    webop.on.delete("widgets", id="deleted", when=is_no_fence)(do_nothing)
+    async with run_operator():
+        await objects.create("one", finalizers=["tests.webop.dev/other"])
+        await objects.wait("one", lambda body: "parent.retry" in get_progress(body))
+        await objects.delete("one")
+        await objects.wait("one", lambda body: not has_finalizer(body))
+        await objects.wait("one", lambda body: not get_progress(body), timeout=5)

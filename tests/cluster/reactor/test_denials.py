@@ -9,7 +9,14 @@ import pytest
 
 import webop
 from tests.kit.obstacles import denying
-from tests.kit.operators import FINALIZER, Calls, Objects, RunOperator, do_nothing
+from tests.kit.operators import (
+    FINALIZER,
+    Calls,
+    Objects,
+    RunOperator,
+    build_settings,
+    do_nothing,
+)
 
 
 @pytest.fixture
@@ -62,6 +69,34 @@ async def test_what_handlers_want_is_written_though_the_records_do_not_fit(
         await objects.wait("a", lambda body: body["spec"].get("made"))
         await objects.wait("a", lambda body: body.get("status", {}).get("count", 0) > 2)
     assert calls.handlers("a").count("created") == 1
+
+
+@pytest.mark.feature("CFG-18")
+async def test_objects_whose_records_a_policy_denies_hold_up_no_others(
+    objects: Objects, run_operator: RunOperator, calls: Calls, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not even with a single worker; and their handlers are not called again."""
+    denied = [f"denied-{number}" for number in range(60)]
+    expression = (
+        "!has(object.spec.strict) || !has(object.metadata.annotations) || "
+        "!object.metadata.annotations.exists(key, key.startsWith('kopf.zalando.org/'))"
+    )
+    records = {"annotations": {"kopf.zalando.org/x": "y"}}
+    webop.on.create("widgets", id="created")(calls.noting("created"))
+    webop.on.update("widgets", id="updated")(calls.noting("updated"))
+    async with denying(objects, expression, {"spec": {"strict": True}, "metadata": records}):
+        for name in denied:
+            await objects.create(name, {"strict": True})
+        async with run_operator(build_settings(batching={"worker_limit": 1})):
+            for name in denied:
+                await calls.wait(name)
+            await objects.make("good")
+            await objects.patch(denied[0], {"spec": {"x": 1}})
+            await calls.wait(denied[0], "updated")
+            await objects.change("good", {"spec": {"x": 1}})
+    assert calls.handlers(denied[0]) == calls.handlers("good") == ["created", "updated"]
+    assert len(calls) == len(denied) + 3
+    assert "A restart repeats them" in caplog.text
 
 
 @pytest.mark.feature("CFG-34")

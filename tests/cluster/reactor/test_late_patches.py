@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 import webop
-from tests.kit.operators import Kind, Objects, RunOperator, build_settings
+from tests.kit.operators import Kind, Objects, RunOperator, build_settings, do_nothing
 from tests.kit.waiting import eventually
 from webop.client.api import Client
 
@@ -69,6 +69,35 @@ async def test_a_function_whose_patch_is_outdated_when_it_arrives_is_applied_to_
         await objects.create("one", {"a": 0}, labels={"x": "y"})
         body = await objects.wait("one", lambda body: body["spec"].get("by"), timeout=5)
     assert body["spec"] == {"a": 1, "by": [1]}
+
+
+@pytest.mark.feature("PAT-10", "RST-09")
+async def test_a_spec_is_not_written_again_over_a_newer_one_because_the_status_was_refused(
+    with_status: Objects, run_relayed: RunOperator
+) -> None:
+    is_refused = False
+    webop.on.create("gadgets", id="first")(do_nothing)  # its record says what it has seen
+
+    @webop.on.create("gadgets", id="second", field="spec.x")
+    async def second(patch: webop.Patch, retry: int, **_: Any) -> None:
+        if not retry:
+            patch.spec["x"] = "ours"
+            patch.status["phase"] = "done"
+            raise webop.TemporaryError("again", delay=0.3)
+
+    async def meddle(request: httpx.Request) -> httpx.Response | None:
+        nonlocal is_refused
+        if request.method != "PATCH" or b'"phase"' not in request.content or is_refused:
+            return None
+        is_refused = True
+        await with_status.patch("one", {"spec": {"x": "theirs"}})
+        return httpx.Response(503)
+
+    async with run_relayed(build_settings(networking={"error_backoffs": [0.1]}), meddle=meddle):
+        await with_status.create("one", {"x": "first"})
+        await with_status.wait("one", lambda body: body.get("status") == {"phase": "done"})
+        body = await with_status.wait_handled("one")
+    assert body["spec"] == {"x": "theirs"}
 
 
 async def test_the_last_value_of_a_timer_is_written_when_writing_works_again(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import warnings
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 
 import webop
 from tests.cluster.reactor.observations import Names
+from tests.kit.http_relay import fail
 from tests.kit.operators import (
     CRDS,
     Calls,
@@ -20,12 +23,14 @@ from tests.kit.operators import (
     do_nothing,
     operate,
 )
+from tests.kit.peering_objects import Boss, PeeringObject
 from tests.kit.reviews import serve
 from tests.kit.rights import grant, read_vault
 from tests.kit.waiting import eventually
 from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo
 from webop.objects.resources import Resource
+from webop.reactor.entry import Entry
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
@@ -129,6 +134,34 @@ async def test_a_namespace_that_goes_away_is_not_served_any_more(
             await eventually(lambda: text in caplog.text, text)
             await eventually(lambda: index() == {"kept"}, "the other one is forgotten")
             await objects.pass_fence()
+
+
+@pytest.mark.feature("SCP-09", "PEE-17")
+async def test_objects_of_a_namespace_that_goes_away_in_a_pause_do_not_stay_in_memory(
+    run_operator: RunOperator, objects: Objects, boss: Boss
+) -> None:
+    doomed = f"{objects.namespace}-doomed"
+
+    def list_kept() -> list[Entry]:
+        gc.collect()
+        found = (one for one in gc.get_objects() if type(one) is Entry)
+        return [one for one in found if one.namespace == doomed]
+
+    webop.on.create("widgets", id="fn")(do_nothing)
+    await create_namespace(objects.client, doomed)
+    await PeeringObject(objects.client, doomed).create()
+    boss.log.set_level("INFO", "webop.reactor")
+    async with run_operator(
+        namespaces=[objects.namespace, doomed], standalone=False, identity="me"
+    ):
+        await Objects(objects.client, objects.kind, doomed).make("one")
+        assert list_kept()
+        await boss.pause()
+        await remove_namespace(objects.client, doomed)
+        await eventually(lambda: "Stopped serving" in boss.log.text)
+        await boss.resume()
+        await objects.pass_fence()
+        await eventually(lambda: not list_kept(), timeout=5)
 
 
 async def remove_namespace(client: Client, name: str) -> None:
@@ -263,6 +296,49 @@ async def test_a_permission_to_watch_namespaces_that_is_granted_later_is_noticed
             await others.wait_handled("two")
     finally:
         await client.request("DELETE", f"/api/v1/namespaces/{later}")
+
+
+@pytest.mark.feature("SCP-10")
+async def test_exact_names_are_served_if_an_api_server_that_was_down_refuses_to_list_namespaces(
+    run_relayed: RunOperator, objects: Objects
+) -> None:
+    webop.on.create("widgets", id="created")(do_nothing)
+    statuses = iter([503, 503])
+
+    async def meddle(request: httpx.Request) -> httpx.Response | None:
+        is_asked = request.url.path == NAMESPACES.get_url()
+        return fail(next(statuses, 403)) if is_asked else None
+
+    settings = build_settings(networking={"error_backoffs": []})
+    async with run_relayed(settings, meddle=meddle, namespaces=[objects.namespace, "other-*"]):
+        await objects.make("one")
+    assert next(statuses, None) is None
+
+
+@pytest.mark.feature("SCP-09", "SCP-10")
+async def test_served_namespaces_stay_served_while_the_api_server_refuses_to_list_them(
+    run_relayed: RunOperator, objects: Objects, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    webop.on.create("widgets", id="created")(do_nothing)
+    later = Objects(client, objects.kind, f"{objects.namespace}-later")
+    refused: set[str] = set()
+
+    async def meddle(request: httpx.Request) -> httpx.Response | None:
+        return fail(403) if request.url.path in refused else None
+
+    caplog.set_level("INFO", "webop")
+    async with run_relayed(meddle=meddle, namespaces=[f"{objects.namespace}*"]):
+        await objects.make("one")
+        refused.add(NAMESPACES.get_url())
+        await create_namespace(client, later.namespace)
+        names = objects.namespace
+        text = f"webop may not list namespaces. Until it may, it serves only these: {names}."
+        await eventually(lambda: text in caplog.messages, text)
+        await objects.make("two")
+        refused.clear()
+        await later.make("three")
+    assert caplog.messages.count(text) == 1
+    assert "Stopped serving" not in caplog.text
 
 
 @pytest.mark.feature("D-25", "D-56")

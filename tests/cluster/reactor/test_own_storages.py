@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
+import httpx
 import pytest
 
 import webop
@@ -72,6 +74,37 @@ async def test_changes_are_noticed_by_a_state_in_memory_with_nothing_written_on_
     assert updated["diff"] == [("change", ("spec", "a"), 1, 2)]
     assert updated["old"] == {"spec": {"a": 1}}
     assert (await objects.get("one"))["metadata"]["annotations"] == {"noise": "2"}
+
+
+@pytest.mark.feature("CFG-59", "CON-04", "RST-02")
+async def test_a_restart_between_the_removal_of_records_and_the_last_handled_state_repeats_nothing(
+    run_relayed: RunOperator, with_status: Objects, calls: Calls
+) -> None:
+    """The progress is in the status, the state in an annotation: these are two requests."""
+    is_away = True
+    tried = asyncio.Event()
+    webop.on.create("gadgets", id="first")(calls.noting("first"))
+
+    @webop.on.create("gadgets", id="second", backoff=0.1)
+    async def second(retry: int, **_: Any) -> None:
+        if not retry:
+            raise webop.TemporaryError("again", delay=0.1)
+
+    async def refuse(request: httpx.Request) -> httpx.Response | None:
+        if request.method != "PATCH" or not is_away or b"last-handled" not in request.content:
+            return None
+        tried.set()
+        return httpx.Response(503)
+
+    settings = build_settings()
+    settings.persistence.progress_storage = webop.StatusProgressStorage()
+    async with run_relayed(settings, meddle=refuse):
+        await with_status.create("one")
+        await tried.wait()
+    is_away = False
+    async with run_relayed(settings, meddle=refuse):
+        await with_status.wait_handled("one")
+    assert calls.handlers("one") == ["first"]
 
 
 async def test_a_progress_storage_that_clears_an_essence_to_nothing_does_not_stop_handlers(

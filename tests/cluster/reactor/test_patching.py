@@ -10,7 +10,14 @@ import pytest
 
 import webop
 from tests.kit.causes import FailedTest, UnreadableError
-from tests.kit.operators import Calls, Objects, RunOperator, build_settings, get_annotations
+from tests.kit.operators import (
+    DIFFBASE,
+    Calls,
+    Objects,
+    RunOperator,
+    build_settings,
+    get_annotations,
+)
 from tests.kit.waiting import eventually
 
 
@@ -66,6 +73,42 @@ async def test_functions_change_the_freshest_state(
         await objects.pass_fence()
     assert body["spec"]["items"] == ["theirs", "others", "mine"]
     assert body["status"]["too"] == "yes"
+
+
+def say_a(body: webop.RawBody) -> None:
+    body["spec"]["x"] = "a"
+
+
+def log_x(body: webop.RawBody) -> None:
+    body["spec"]["log"] = body["spec"].get("x")
+
+
+@pytest.mark.feature("PAT-01", "PAT-03", "PAT-10")
+@pytest.mark.parametrize(
+    ("patches", "expected"),
+    [
+        pytest.param([say_a, {"x": "b"}], {"x": "b"}, id="a value after a function"),
+        pytest.param([{"x": None}, {"x": {"k": 1}}], {"x": {"k": 1}}, id="a mapping after None"),
+        pytest.param([{"x": 1}, log_x, {"x": None}], {"log": 1}, id="None after a function"),
+    ],
+)
+async def test_patches_of_several_handlers_have_the_effect_of_one_after_the_other(
+    run_operator: RunOperator, objects: Objects, patches: list[Any], expected: Any
+) -> None:
+    def declare(number: int, wanted: Any) -> None:
+        @webop.on.create("widgets", id=f"fn{number}")
+        async def fn(patch: webop.Patch, **_: Any) -> None:
+            if callable(wanted):
+                patch.fns.append(wanted)
+            else:
+                patch.spec.update(wanted)
+
+    for number, wanted in enumerate(patches):
+        declare(number, wanted)
+    async with run_operator():
+        await objects.create("one", {"x": {"old": 0}})
+        body = await objects.wait("one", lambda body: DIFFBASE in get_annotations(body))
+    assert body["spec"] == expected
 
 
 @pytest.mark.feature("PAT-03", "ERR-01")
@@ -149,6 +192,36 @@ async def test_two_handlers_can_want_the_same_function(
         body = await objects.make("one")
     assert body["spec"] == {"items": ["a", "b"]}
     assert body["status"] == {"items": 2}
+
+
+def add_once(body: webop.RawBody) -> None:
+    items = body["spec"].setdefault("items", [])
+    if "x" not in items:
+        items.append("x")
+        body.setdefault("status", {})["added"] = "x"
+
+
+def count(body: webop.RawBody) -> None:
+    body["spec"]["n"] = body["spec"].get("n", 0) + 1
+    body.setdefault("status", {})["n"] = body["spec"]["n"]
+
+
+@pytest.mark.feature("PAT-03", "PAT-04", "PAT-09", "RST-09")
+@pytest.mark.parametrize(
+    ("fn", "spec", "status"),
+    [(add_once, {"items": ["x"]}, {"added": "x"}), (count, {"n": 1}, {"n": 1})],
+)
+async def test_a_function_that_changes_the_object_and_its_status_is_called_once_for_both(
+    run_operator: RunOperator, with_status: Objects, fn: webop.PatchFn, spec: Any, status: Any
+) -> None:
+    @webop.on.create("gadgets", id="fn")
+    async def created(patch: webop.Patch, **_: Any) -> None:
+        patch.fns.append(fn)
+
+    async with run_operator():
+        await with_status.create("one")
+        body = await with_status.wait("one", lambda body: DIFFBASE in get_annotations(body))
+    assert (body["spec"], body.get("status")) == (spec, status)
 
 
 @pytest.mark.feature("PAT-01", "PAT-03")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from typing import Any
 
 import httpx
@@ -11,8 +12,8 @@ import orjson
 import pytest
 
 import webop
-from tests.kit.http_relay import Relay
-from tests.kit.operators import Calls, Kind, Objects, RunOperator, build_settings
+from tests.kit.http_relay import Relay, fail
+from tests.kit.operators import Calls, Kind, Objects, RunOperator, build_settings, is_no_fence
 from tests.kit.waiting import eventually
 from webop.client.api import Client
 
@@ -49,6 +50,114 @@ async def test_a_result_is_kept_while_permissions_are_applied_anew(
     assert body["status"] == {"fn": "result"}
     assert body["metadata"]["labels"] == {"x": "y"}
     assert calls.handlers("a") == ["fn"]
+
+
+async def test_a_patch_is_kept_if_permissions_are_missing_for_a_moment_after_an_outage(
+    run_relayed: RunOperator, objects: Objects
+) -> None:
+    """The failures of the outage do not count as attempts without permissions."""
+    away, forbidden = fail(503), {"kind": "Status", "code": 403, "message": RBAC}
+    refusals = [away] * 6 + [httpx.Response(403, json=forbidden)] * 3
+
+    @webop.on.create("widgets", id="fn")
+    async def fn(patch: webop.Patch, **_: Any) -> None:
+        patch.spec["made"] = "yes"
+
+    async def meddle(request: httpx.Request) -> httpx.Response | None:
+        is_patch = request.method == "PATCH" and request.url.path.endswith("/a")
+        return refusals.pop(0) if refusals and is_patch else None
+
+    settings = build_settings(networking={"error_backoffs": [0.05] * 20})
+    async with run_relayed(settings, meddle=meddle):
+        await objects.create("a")
+        await eventually(lambda: not refusals)
+        await objects.wait("a", lambda body: body["spec"].get("made"), timeout=5)
+
+
+async def test_without_permissions_changes_are_tried_some_times_and_the_next_one_is_handled(
+    run_relayed: RunOperator, objects: Objects, calls: Calls, caplog: pytest.LogCaptureFixture
+) -> None:
+    moments: list[float] = []
+    is_permitted = False
+
+    @webop.on.create("widgets", id="created")
+    @webop.on.update("widgets", id="updated")
+    async def fn(patch: webop.Patch, reason: str, **kwargs: Any) -> None:
+        calls.note(reason, kwargs)
+        patch.status[reason] = "yes"
+
+    async def meddle(request: httpx.Request) -> httpx.Response | None:
+        if request.method != "PATCH" or is_permitted:
+            return None
+        moments.append(time.monotonic())
+        return httpx.Response(403, json={"kind": "Status", "code": 403, "message": RBAC})
+
+    pauses = {"networking": {"error_backoffs": [0.1]}, "batching": {"error_delays": [0.2, 0.4]}}
+    async with run_relayed(build_settings(**pauses), meddle=meddle):
+        await objects.create("a")
+        await eventually(lambda: "They are lost, without a retry" in caplog.text)
+        # The last attempt is made of three: with records, without them, they alone.
+        await eventually(lambda: len(moments) == 9)
+        await asyncio.sleep(1)
+        assert len(moments) == 9
+        is_permitted = True
+        body = await objects.change("a", {"spec": {"x": 1}})
+    assert moments[6] - moments[0] > 0.1 + 0.2 + 4 * 0.4
+    assert body["status"] == {"update": "yes"}
+    assert calls.handlers("a") == ["create", "update"]
+
+
+async def test_without_pauses_a_failed_write_waits_for_the_next_change(
+    run_relayed: RunOperator, objects: Objects, calls: Calls
+) -> None:
+    webop.on.create("widgets", id="fn", when=is_no_fence)(calls.noting("fn"))
+    failed: list[httpx.Request] = []
+    is_away = True
+
+    async def meddle(request: httpx.Request) -> httpx.Response | None:
+        if request.method != "PATCH" or not request.url.path.endswith("/a") or not is_away:
+            return None
+        failed.append(request)
+        return httpx.Response(503)
+
+    settings = build_settings(batching={"error_delays": []}, networking={"error_backoffs": []})
+    async with run_relayed(settings, meddle=meddle):
+        await objects.create("a")
+        await eventually(lambda: failed, "the patch fails")
+        await objects.pass_fence()
+        count = len(failed)
+        for _ in range(3):
+            await objects.pass_fence()
+        assert len(failed) == count <= 2
+        is_away = False
+        await objects.change("a", {"spec": {"x": 1}})
+    assert calls.handlers("a") == ["fn"]
+
+
+async def test_a_reconciler_waits_until_the_result_of_a_handler_is_written(
+    run_relayed: RunOperator, objects: Objects
+) -> None:
+    order: list[str] = []
+
+    @webop.on.create("widgets", id="fn", when=is_no_fence)
+    async def fn(**_: Any) -> str:
+        return "result"
+
+    @webop.reconcile("widgets", id="build", when=is_no_fence)
+    async def build(**_: Any) -> None:
+        order.append("reconciled")
+
+    async def meddle(request: httpx.Request) -> httpx.Response | None:
+        if request.method != "PATCH" or not request.url.path.endswith("/a") or len(order) > 1:
+            return None
+        order.append("failed")
+        return httpx.Response(503)
+
+    settings = build_settings(batching={"error_delays": [0.1]}, networking={"error_backoffs": []})
+    async with run_relayed(settings, meddle=meddle):
+        await objects.create("a")
+        await eventually(lambda: "reconciled" in order, "it is reconciled")
+    assert order[:3] == ["failed", "failed", "reconciled"]
 
 
 @pytest.mark.parametrize("kind", ["annotations", "status"])
@@ -96,7 +205,8 @@ async def test_records_that_are_silently_not_stored_are_kept_in_memory_and_named
             await asyncio.sleep(1)
     assert calls.handlers("a") == ["created 0", "created 1", "updated [('spec', 'x')]"]
     place = "metadata.annotations.kopf.zalando.org/" if kind == "annotations" else "status.kopf."
-    assert any("dropped" in r.getMessage() and place in r.getMessage() for r in caplog.records)
+    texts = [record.getMessage() for record in caplog.records]
+    assert any("does not store" in text and place in text for text in texts)
 
 
 async def test_an_object_whose_finalizer_a_webhook_strips_is_reported_and_tried_again(
@@ -124,4 +234,5 @@ async def test_an_object_whose_finalizer_a_webhook_strips_is_reported_and_tried_
         await objects.remove("a")
     assert calls.handlers("a") == ["created", "deleted"]
     told = [r for r in caplog.records if "metadata.finalizers" in r.getMessage()]
-    assert [r.levelname for r in told] == ["WARNING"] * 2
+    assert {r.levelname for r in told} == {"WARNING"}
+    assert len(told) <= 3

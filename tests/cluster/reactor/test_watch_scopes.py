@@ -20,8 +20,9 @@ async def count_watches(cluster: LocalCluster, resource: str) -> dict[str, int]:
     """Return how many watches of a resource have ended so far, by their scope."""
     counts = {"cluster": 0, "namespace": 0}
     for labels, count in await read_requests(cluster):
-        if (labels["resource"], labels["verb"]) == (resource, "WATCH"):
-            counts[labels["scope"]] += count
+        scope = labels.get("scope")  # those of the API server itself are of one object: "resource"
+        if (labels.get("resource"), labels.get("verb")) == (resource, "WATCH") and scope in counts:
+            counts[scope] += count
     return counts
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from typing import Any
 
 import pytest
@@ -14,7 +15,8 @@ from tests.kit.operators import Objects, RunOperator, is_no_fence, operate
 from tests.kit.waiting import eventually
 from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo
-from webop.errors import APIError
+from webop.errors import APIError, APINotFoundError
+from webop.objects.resources import Resource
 
 Json = dict[str, Any]
 
@@ -322,6 +324,39 @@ async def test_children_can_be_deleted_in_order_before_the_object_is_gone(
         await maps.wait("site-home", has("Hello"))
         await objects.remove("site")
         assert await maps.find("site-home") is None
+
+
+@pytest.mark.parametrize("reads", [[], ["services"]])
+async def test_the_status_of_a_child_calls_the_reconciler_only_if_its_kind_is_read(
+    objects: Objects, maps: Maps, run_operator: RunOperator, reads: list[str]
+) -> None:
+    called = []
+
+    @webop.reconcile("widgets", owns=["services"], reads=reads, when=is_no_fence)
+    async def build(
+        children: webop.Children, because: tuple[str, ...], name: str, **_: Any
+    ) -> None:
+        called.extend([name] if "services" in because else [])
+        meta, spec = {"name": name}, {"ports": [{"port": 80}]}
+        await children.apply(
+            {"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": spec}
+        )
+
+    services = Resource("", "v1", "services", kind="Service", namespaced=True)
+    ready = {"type": "Ready", "status": "True", "reason": "Up", "message": ""}
+    ready["lastTransitionTime"] = "2026-01-01T00:00:00Z"
+    status = {"status": {"conditions": [ready]}}
+    async with run_operator():
+        for name in ("site", "other"):
+            await objects.create(name)
+            look = functools.partial(maps.client.get, services, maps.namespace, name)
+            await eventually(look, f"the service {name}", ignoring=APINotFoundError)
+        await maps.client.patch(services, maps.namespace, "site", status, "status")
+        await maps.client.delete(services, maps.namespace, "other")
+        await eventually(lambda: "other" in called, "a call for the later event")
+        if reads:
+            await eventually(lambda: "site" in called, "a call for the status")
+    assert ("site" in called) == bool(reads)
 
 
 async def test_mapped_objects_of_other_kinds_call_the_reconciler(

@@ -159,7 +159,7 @@ async def test_a_child_that_was_read_can_be_changed_and_applied_and_a_restart_wr
         child["metadata"] |= {"finalizers": [], "labels": {}}
         child["spec"]["replicas"] = spec["replicas"]
         child.setdefault("status", {})["phase"] = "none"
-        written.append(await children.apply(child))
+        written.append(bool(await children.apply(child)))
 
     async def has(number: int) -> bool:
         found = await client.get(DEPLOYMENTS, objects.namespace, "site")

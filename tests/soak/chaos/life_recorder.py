@@ -111,8 +111,9 @@ class LifeRecorder:
             life.recorded.setdefault((handler, result["version"]), now)
         text = get_annotations(body).get(DIFFBASE)
         if text:
-            # It is empty if another replica has begun the creation, and an update must follow.
-            stored = json.loads(text).get("spec", {"birth": body["spec"]["birth"], "version": 0})
+            # It is empty if others changed the object during its creation: an update must follow.
+            unknown = {"birth": body["spec"]["birth"], "version": 0}
+            stored = unknown | (json.loads(text).get("spec") or {})
             if stored["birth"] != body["spec"]["birth"]:
                 life.oddities.append(f"{life.name} has got the state of another one: {stored}")
             life.recorded.setdefault(("all", stored["version"]), now)

@@ -17,7 +17,6 @@ from tests.soak.chaos.invariants import (
     Process,
     find_growth,
     judge,
-    measure_growth,
     read_lines,
 )
 from tests.soak.chaos.plan import LINK_FAULTS, PROCESS_FAULTS, SERVER_FAULTS, build_plan
@@ -107,41 +106,8 @@ def test_each_kind_of_violation_is_found_in_what_is_stored(
     assert find(GOOD, replace(LIFE, **changes)) == [rule]
 
 
-@pytest.mark.parametrize(
-    ("calls", "changes"),
-    [
-        (GOOD, {}),
-        # What is not stored when a process is killed, or loses the lease, is done again.
-        ([call("created", 0.5, last=0.9), *(replace(c, who="b") for c in GOOD)], {}),
-        ([call("created", 0.5, last=0.9), *(replace(c, term=1) for c in GOOD)], {}),
-        ([is_interrupted("created", 0.5, last=0.9), *(replace(c, who="b") for c in GOOD)], {}),
-        ([GOOD[1], call("created", 3, outcome="later", delay=2), call("created", 6)], {}),
-        ([*GOOD, call("updated", 6, version=2), call("adjusted", 7, version=2, outcome="failed")],
-         {"version": 2, "recorded": {("all", 2): 8.0}}),
-        ([*GOOD, call("deleted", 8)], {"marked": 7.0, "gone": 9.5}),
-        ([], {"had_finalizer": False, "marked": 1.0, "gone": 1.0}),
-        (GOOD, {"gone": 7.0}),
-    ],
-)  # fmt: skip
-def test_nothing_is_found_in_what_is_promised(calls: list[Call], changes: dict[str, Any]) -> None:
-    assert find(calls, replace(LIFE, **changes)) == []
-
-
-def test_without_a_lease_another_process_may_be_at_another_object() -> None:
-    calls = [*GOOD, call("tick", 7, last=10), call("follow", 9, who="b")]
-    assert find(calls, has_lease=False) == []
-
-
 STEADY = {"rss": 90e6, "blocks": 5e5, "descriptors": 100.0, "tasks": 120.0, "daemons": 9.0}
 COUNT = 300  # samples, one every five seconds
-
-
-def is_flat(_: float) -> float:
-    return 1.0
-
-
-def spike(share: float) -> float:
-    return 3.0 if share % 0.2 < 0.05 else 1.0
 
 
 def grow_slowly(by: float) -> Callable[[float], float]:
@@ -183,35 +149,6 @@ def test_resident_memory_that_stays_after_a_peak_is_no_growth_unless_it_goes_on(
     assert not list(find_growth(live(grow_at_once(0.2), "rss")))
     (found,) = find_growth(live(lambda share: 1 + 0.06 * share + 0.1 * (share > 0.5), "rss"))
     assert found.text.startswith("rss of a: ")
-
-
-def test_descriptors_that_grow_are_told_by_their_kinds() -> None:
-    process = live(grow_slowly(0.3), "descriptors")
-    for number, (_, fields) in enumerate(process.samples):
-        fields["kinds"] = {"pipe": 4, "requests": number // 30, "reviews": 9 - number // 100}
-    (found,) = find_growth(process)
-    assert found.text.endswith("when it leads: requests 0 -> 9, reviews 9 -> 7")
-
-
-@pytest.mark.parametrize("name", ["rss", "blocks", "descriptors", "tasks"])
-@pytest.mark.parametrize("course", [is_flat, spike, grow_slowly(-0.3)])
-def test_what_comes_and_goes_is_no_growth(course: Callable[[float], float], name: str) -> None:
-    assert not list(find_growth(live(course, name)))
-
-
-def test_what_is_needed_in_the_beginning_and_to_lead_is_no_growth() -> None:
-    process = live(is_flat, "rss")
-    small = {**STEADY, "rss": 40e6, "descriptors": 9, "tasks": 9, "daemons": 0}
-    process.samples[:0] = [(1000.0 + 5 * number, small) for number in range(60)]
-    assert not list(find_growth(process))
-    waiting = [(at, small) for at, _ in process.samples[:-100]]
-    process.samples = [*waiting, *process.samples[-100:]]
-    trend = measure_growth(process)["rss"]
-    assert trend.role == "leads"
-    assert trend.first == pytest.approx(90e6, rel=0.01)
-    assert not list(find_growth(process))
-    process.samples = process.samples[: len(waiting) + 70]
-    assert measure_growth(process) == {}
 
 
 def test_lines_become_calls_and_a_step_that_was_stopped_ends_when_it_was() -> None:

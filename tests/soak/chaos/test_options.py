@@ -1,9 +1,6 @@
 """The command line of chaos runs: wrong options, and Ctrl-C."""
 
 import shutil
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -38,18 +35,3 @@ def test_a_run_does_not_test_another_copy_of_webop(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert done.stderr.startswith(f"chaos: the webop in {copy} differs from this clone, ")
     assert f" -m pip install -e '{ROOT}'" in done.stderr
-
-
-def test_ctrl_c_ends_a_run_without_a_traceback() -> None:
-    with subprocess.Popen(
-        [sys.executable, "-m", "tests.soak.chaos", "--minutes", "1"],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    ) as process:
-        assert process.stdout
-        assert "Starting a local API server" in process.stdout.readline()
-        process.send_signal(signal.SIGINT)
-        assert process.stdout.read().endswith("Interrupted.\n")
-    assert process.returncode == 130

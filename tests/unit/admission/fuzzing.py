@@ -37,7 +37,8 @@ from tests.kit.hostile_requests import (
 from tests.unit.admission.fuzz_handlers import RecordedHandlers
 from webop.objects.json_text import cut
 from webop.servers.http.listener import Listener
-from webop.testing.admission_results import apply_json_patch
+from webop.testing.apiserver.messages import Refusal
+from webop.testing.apiserver.patches import apply_json_patch
 
 Json = dict[str, Any]
 
@@ -253,7 +254,7 @@ def _judge_parts(response: Json, body: Any) -> Iterator[tuple[str, str]]:
         try:
             with contextlib.suppress(RecursionError):  # that would be the judge's own limit
                 apply_json_patch(body, operations)
-        except (LookupError, TypeError) as exc:
+        except Refusal as exc:
             yield "a patch that cannot be applied", repr(exc)[:500]
 
 

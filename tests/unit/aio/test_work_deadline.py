@@ -8,7 +8,6 @@ import contextlib
 import threading
 import time
 from collections.abc import AsyncIterator, Coroutine
-from contextvars import copy_context
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,12 +15,13 @@ import pytest
 
 import webop
 from tests.kit.causes import build_body, build_change
+from webop.aio.cancellation import WorkerGroup
 from webop.aio.work_deadline import Fence, fence_child_tasks, read_clock
 from webop.calls.execution import attempt
 from webop.calls.progress import HandlerState
 from webop.calls.shared_options import CallOptions
 from webop.calls.threads import call_in_thread
-from webop.context.activity import Pausing
+from webop.context.pausing import Pausing
 from webop.handlers.model import ChangeHandler
 from webop.handlers.stopping import DaemonStoppingReason, Stopper, SyncDaemonStopped
 from webop.settings.groups import ExecutionSettings
@@ -63,12 +63,13 @@ def pausing() -> Pausing:
 @contextlib.asynccontextmanager
 async def doing(pausing: Pausing, coroutine: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
     """Have something done behind the fence, and see that it ends in time."""
-    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
-        pausing.spawn(group, copy_context(), coroutine, name="work")
+    async with asyncio.timeout(5):
+        task = pausing.spawn(WorkerGroup(), coroutine, name="work")
         await asyncio.sleep(0.05)
         assert pausing.fence is not None
         pausing.fence.ends_at = read_clock() + _LEASE  # only now: a busy machine begins late
         yield
+        await asyncio.wait({task})
 
 
 def is_at_work(pausing: Pausing) -> bool:

@@ -48,7 +48,6 @@ def judge(exc: Exception, attempt: Attempt = FIRST, **options: Any) -> Outcome:
         Handler(id="fn", fn=print, **options),
         exc,
         attempt,
-        default_errors=ErrorsMode.TEMPORARY,
         default_backoff=BACKOFF,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -121,3 +122,28 @@ async def test_results_are_put_into_the_status() -> None:
         "replaced": {"a": 1},
         "fn/spec.field": "x",
     }
+
+
+async def test_each_call_that_takes_long_is_reported_once_and_in_its_time() -> None:
+    loop = asyncio.get_running_loop()
+
+    async def call(seconds: float, *, after: float) -> list[tuple[bool, float]]:
+        async def fn(**_: Any) -> None:
+            await asyncio.sleep(seconds)
+
+        await asyncio.sleep(after)
+        began, reports = loop.time(), list[tuple[bool, float]]()
+        options = CallOptions(
+            SETTINGS, on_late=lambda is_async: reports.append((is_async, loop.time() - began))
+        )
+        handler = ChangeHandler(id="fn", fn=fn, selector=None)
+        await attempt(handler, build_change(build_body({})), None, options)
+        return reports
+
+    short, *long = await asyncio.gather(
+        call(0.01, after=0), call(0.3, after=0.02), call(0.3, after=0.07)
+    )
+    assert short == []
+    for ((is_async, seconds),) in long:
+        assert is_async
+        assert 0.099 < seconds < 0.3

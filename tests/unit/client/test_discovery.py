@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -101,15 +102,24 @@ AGGREGATED_APIS = {
 
 
 class Server:
-    """Serves JSON by paths."""
+    """Serves JSON by paths, with ETags or without."""
 
-    def __init__(self, answers: Mapping[str, object]) -> None:
+    def __init__(self, answers: Mapping[str, object], *, has_etags: bool = True) -> None:
         self.answers = answers
+        self.has_etags = has_etags
         self.requests: list[httpx.Request] = []
+        self.statuses: list[int] = []
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
         self.requests.append(request)
-        return httpx.Response(200, content=orjson.dumps(self.answers[request.url.path]))
+        if request.url.path not in self.answers:
+            return httpx.Response(404)
+        content = orjson.dumps(self.answers[request.url.path])
+        headers = {"ETag": f'"{zlib.crc32(content)}"'} if self.has_etags else {}
+        if self.has_etags and request.headers.get("If-None-Match") == headers["ETag"]:
+            content = b""
+        self.statuses.append(200 if content else 304)
+        return httpx.Response(self.statuses[-1], content=content, headers=headers)
 
     @property
     def paths(self) -> set[str]:
@@ -181,8 +191,7 @@ async def test_a_broken_group_is_reported_and_does_not_affect_others() -> None:
     async with Server(AGGREGATED).connect() as client:
         found = await discover(client)
     assert KEX_V1 in found.resources
-    assert found.broken.keys() == {("metrics.k8s.io", "v1beta1")}
-    assert all(found.broken.values())
+    assert found.broken == {("metrics.k8s.io", "v1beta1")}
 
 
 async def test_a_server_that_knows_only_the_old_discovery_is_told_of() -> None:
@@ -190,3 +199,61 @@ async def test_a_server_that_knows_only_the_old_discovery_is_told_of() -> None:
     async with Server({"/api": old, "/apis": old}).connect() as client:
         with pytest.raises(APIConnectionError, match=r"since Kubernetes 1\.27"):
             await discover(client)
+
+
+@pytest.mark.parametrize(("has_etags", "statuses"), [(True, [304, 304]), (False, [200, 200])])
+async def test_a_cluster_that_has_not_changed_costs_no_content(
+    *, has_etags: bool, statuses: list[int]
+) -> None:
+    server = Server(AGGREGATED, has_etags=has_etags)
+    async with server.connect() as client:
+        first = await discover(client)
+        second = await discover(client, None, first)
+    assert server.statuses == [200, 200, *statuses]
+    assert (second is first) is has_etags
+    assert get_all_fields(second.resources) == get_all_fields(first.resources)
+
+
+async def test_a_change_of_one_path_or_of_the_requested_groups_is_seen() -> None:
+    server = Server(copy.deepcopy(AGGREGATED))
+    async with server.connect() as client:
+        first = await discover(client)
+        server.answers["/api"]["items"][0]["versions"][0]["resources"][0]["shortNames"] = []  # type: ignore[index]
+        second = await discover(client, None, first)
+        third = await discover(client, {"kopf.dev"}, second)
+        fourth = await discover(client, {"kopf.dev"}, third)
+    (pods,) = second.resources - third.resources
+    assert pods == PODS
+    assert not pods.shortcuts
+    assert third.resources == {KEX_V1, KEX_BETA}
+    assert fourth is third
+    assert sorted(server.statuses[2:4]) == [200, 304]
+    assert server.statuses[4:] == [200, 304]
+
+
+async def test_a_group_that_breaks_keeps_the_kinds_that_were_discovered_before() -> None:
+    answers: dict[str, Any] = copy.deepcopy(AGGREGATED)
+    async with Server(answers).connect() as client:
+        found = [await discover(client)]
+        for version in answers["/apis"]["items"][0]["versions"]:
+            version.update(freshness="Stale", resources=[])
+        for _ in range(3):
+            found.append(await discover(client, None, found[-1]))
+        answers["/apis"]["items"][0]["versions"] = []
+        last = await discover(client, None, found[-1])
+    for one in found:
+        assert {KEX_V1, KEX_BETA} < one.resources
+    assert last.resources == {PODS}
+
+
+async def test_a_kind_is_kept_while_the_api_server_has_just_started_and_does_not_show_it() -> None:
+    answers: dict[str, Any] = copy.deepcopy(AGGREGATED)
+    async with Server(answers).connect() as client:
+        first = await discover(client)
+        answers["/apis"]["items"] = []
+        answers["/apis/kopf.dev/v1"] = {"resources": [{"name": "kopfexamples"}]}
+        second = await discover(client, None, first)
+        del answers["/apis/kopf.dev/v1"]
+        third = await discover(client, None, second)
+    assert KEX_V1 in second.resources
+    assert third.resources == {PODS}

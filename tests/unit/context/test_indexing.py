@@ -26,7 +26,7 @@ IGNORED, TEMPORARY, PERMANENT = (
     webop.ErrorsMode.TEMPORARY,
     webop.ErrorsMode.PERMANENT,
 )
-OPTIONS = CallOptions(SETTINGS, default_errors=IGNORED, success_level=logging.DEBUG)
+OPTIONS = CallOptions(SETTINGS)
 
 
 class Bench:
@@ -73,7 +73,7 @@ class Bench:
         body = Body(build_body(**stanzas))
         return ResourceCause(
             logger=logging.getLogger("test"),
-            memo=webop.Memo(),
+            recall=webop.Memo,
             indices=self.indexes,
             resource=build_event(build_body()).resource,
             body=body,

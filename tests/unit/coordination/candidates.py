@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable
-from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import Any
 
 import webop
 from tests.kit.waiting import eventually
+from webop.aio.cancellation import WorkerGroup
 from webop.client.watch import ListingFinished, ListingStarted, WatchItem, WatchOptions
 from webop.context.memos import Memos
 from webop.context.operator_context import OperatorContext
@@ -180,7 +180,7 @@ class Candidate:
     async def _run(self) -> None:
         pausing = self.context.pausing
         async with asyncio.TaskGroup() as group:
-            working = group.create_task(self._work(group))
+            working = group.create_task(self._work())
             access: Any = self.access
             group.create_task(self.elector.campaign(access, self.times))
             try:
@@ -190,14 +190,14 @@ class Candidate:
                 working.cancel()
                 pausing.cancel()
 
-    async def _work(self, group: asyncio.TaskGroup) -> None:
+    async def _work(self) -> None:
         """Do something while the candidate is active, as daemons do."""
-        pausing = self.context.pausing
+        pausing, group = self.context.pausing, WorkerGroup()
         while True:
             await pausing.wait_until_active()
             over = asyncio.Event()
             with pausing.subscribed(lambda _, over=over: over.set()):  # type: ignore[misc]
-                pausing.spawn(group, copy_context(), self._act(over), name="work")
+                pausing.spawn(group, self._act(over), name="work")
                 await over.wait()
 
     async def _act(self, over: asyncio.Event) -> None:

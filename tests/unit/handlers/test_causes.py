@@ -98,7 +98,7 @@ def test_handlers_of_events_get_the_event() -> None:
 def test_indices_are_arguments_and_win_over_others() -> None:
     cause = ActivityCause(
         logger=None,
-        memo=Memo(),
+        recall=Memo,
         indices={"my_idx": 1, "memo": 2},
         activity=Activity.STARTUP,
         settings="settings",

@@ -34,14 +34,14 @@ Decorator = Callable[..., Any]
 
 OF_OBJECTS: dict[str, Any] = {
     "logger": logging.getLogger("test"),
-    "memo": None,
+    "recall": webop.Memo,
     "resource": RESOURCE,
     "body": Body({}),
     "patch": Patch(),
 }
 CAUSES: dict[Any, Any] = {
     ActivityHandler: ActivityCause(
-        logger=None, memo=None, activity=Activity.PROBE, settings=webop.OperatorSettings()
+        logger=None, recall=webop.Memo, activity=Activity.PROBE, settings=webop.OperatorSettings()
     ),
     IndexHandler: ResourceCause(**OF_OBJECTS),
     EventHandler: build_event(build_body()),
@@ -186,6 +186,20 @@ def test_children_of_a_kind_without_a_reconciler_are_told_with_their_condition(
         check_registry(registry)
     webop.reconcile("kex", id="build")(lambda **_: None)
     check_registry(registry)
+
+
+@webop.resource("validation.webop.dev", "v1")
+class Lamp(webop.Model):
+    spec: dict[str, Any]
+
+
+def test_a_reconciler_with_children_gets_the_object_by_any_name(
+    registry: webop.OperatorRegistry,
+) -> None:
+    @webop.reconcile(Lamp, owns=["configmaps"], formerly_owns=["secrets"])
+    def build(lamp: Lamp, **_: Any) -> None: ...
+
+    assert check_registry(registry) == []
 
 
 def test_parameters_can_be_indexes_of_any_module(registry: webop.OperatorRegistry) -> None:

@@ -259,8 +259,9 @@ def test_a_class_and_a_kind_exclude_each_other() -> None:
 
 def test_conditions_keep_the_time_of_their_last_transition() -> None:
     conditions = webop.Conditions()
-    conditions.set("Ready", False, "Starting", "soon", generation=1)
-    conditions.set("Ready", True, "Started")
+    assert conditions.set("Ready", False, "Starting", "soon", generation=1)
+    assert not conditions.set("Ready", False, "Starting", "soon", generation=1)
+    assert conditions.set("Ready", True, "Started")
     first = conditions.get("Ready")
     conditions.set("Ready", True, "Running", generation=2)
     second = conditions.get("Ready")

@@ -41,6 +41,8 @@ def test_a_selector_matches(text: str, *, expected: bool) -> None:
 
 
 @pytest.mark.feature("REF-50")
-@pytest.mark.parametrize("text", ["weight>1", "app in x", "a b", "app=x,weight<5"])
+@pytest.mark.parametrize(
+    "text", ["weight>1", "app in x", "a b", "app=x,weight<5", "app=x,", "-app", "a/b/c"]
+)
 def test_another_selector_is_not_guessed(text: str) -> None:
     assert parse_label_selector(text) is None

@@ -10,7 +10,7 @@ import pytest
 from tests.kit.virtual_time import in_virtual_time
 from webop.errors import APIError
 from webop.reactor.entry import Entry, Owner, State
-from webop.reactor.failures import Outages
+from webop.reactor.outages import Outages
 from webop.reactor.queue import REST, Held, Later, Result, WorkQueue
 
 
@@ -42,8 +42,7 @@ def queue() -> Queue:
 
 
 def make(name: str, namespace: str = "ns", *, is_listed: bool = False) -> Entry:
-    raw = {"metadata": {"name": name, "namespace": namespace}}
-    obj = Entry(cast("Owner", None), f"uid of {name}", raw)
+    obj = Entry(cast("Owner", None), f"uid of {name}", name, namespace)
     obj.event_type = None if is_listed else "MODIFIED"
     return obj
 
@@ -144,6 +143,10 @@ def test_times_that_no_longer_count_do_not_pile_up(queue: Queue) -> None:
     assert (queue.count, queue.finish(5), queue.finish(4000)) == (5, "a b c", "busy")
 
 
+def do_nothing() -> None:
+    """Start no workers."""
+
+
 def fail(outages: Outages, count: int, namespace: str = "ns") -> list[Entry]:
     objs = [make(f"{namespace}-{number}", namespace) for number in range(count)]
     for obj in objs:
@@ -152,27 +155,31 @@ def fail(outages: Outages, count: int, namespace: str = "ns") -> list[Entry]:
 
 
 @in_virtual_time
-async def test_handlers_begin_in_a_namespace_again_when_more_writes_succeed() -> None:
+async def test_a_namespace_closes_at_50_objects_and_opens_when_a_write_succeeds() -> None:
     queue = Queue()
-    outages, one = Outages("widgets", queue), make("one")
+    outages, one = Outages("widgets", queue, do_nothing), make("one")
     failed = fail(outages, 49)
     outages.note(failed[0], APIError("no answer"))  # again; there are still 49 objects
     assert outages.find_hold(one) is None
-    for _ in range(2):  # so two successes are needed
-        outages.note(one, APIError("no answer"))
+    outages.note(one, APIError("no answer"))
     place = outages.find_hold(one)
     assert place is not None
     assert outages.find_hold(make("other", "healthy")) is None
     queue.begin(one, Held(place))
-    for hold in (place, None):
-        outages.note(make("new"), None)
-        assert outages.find_hold(one) is hold
+    outages.note(make("new"), None)
+    assert outages.find_hold(one) is None
     assert (queue.finish(), queue.holds) == ("one", {})
+    for obj in failed[:50]:  # as many as have succeeded; those before the opening do not count
+        outages.note(obj, APIError("no answer"))
+        assert outages.find_hold(one) is None
+    for obj in failed[:2]:
+        outages.note(obj, APIError("no answer"))
+    assert outages.find_hold(one) is not None
 
 
 @in_virtual_time
 async def test_a_kind_is_closed_by_100_objects_of_its_open_namespaces() -> None:
-    outages, other = Outages("widgets", Queue()), make("other", "healthy")
+    outages, other = Outages("widgets", Queue(), do_nothing), make("other", "healthy")
     fail(outages, 60, "closed")
     failed = fail(outages, 49, "a") + fail(outages, 49, "b")
     assert outages.find_hold(other) is None  # without the closed one there are 98
@@ -184,9 +191,9 @@ async def test_a_kind_is_closed_by_100_objects_of_its_open_namespaces() -> None:
 
 
 @in_virtual_time
-async def test_one_object_of_a_closed_namespace_begins_after_each_pause() -> None:
+async def test_one_object_of_a_closed_namespace_has_its_turn_after_each_pause() -> None:
     queue, loop = Queue(), asyncio.get_running_loop()
-    outages, begin = Outages("widgets", queue), loop.time()
+    outages, begin = Outages("widgets", queue, do_nothing), loop.time()
     failed = fail(outages, 50)
     place = outages.find_hold(failed[0])
     for obj in failed:
@@ -196,4 +203,28 @@ async def test_one_object_of_a_closed_namespace_begins_after_each_pause() -> Non
         assert queue.get() is None
         await asyncio.sleep(0.4)
         assert queue.get() is obj
-        assert [outages.find_hold(obj) for _ in range(2)] == [None, place]  # only once
+        assert outages.find_hold(obj) is None
+    outages.leave(obj)  # it had nothing to write, and there are 49 left
+    assert outages.find_hold(failed[0]) is None
+
+
+@in_virtual_time
+async def test_writes_in_healthy_namespaces_count_for_the_kind() -> None:
+    outages, healthy = Outages("widgets", Queue(), do_nothing), make("one", "healthy")
+    for namespace in ("a", "b", "c"):
+        for _ in range(10):
+            outages.note(healthy, None)
+        fail(outages, 40, namespace)
+    for _ in range(25):
+        outages.note(healthy, None)
+    assert outages.find_hold(make("other", "healthy")) is None
+
+
+@in_virtual_time
+async def test_a_kind_opens_when_the_namespaces_that_closed_it_are_closed_themselves() -> None:
+    outages, other = Outages("widgets", Queue(), do_nothing), make("other", "healthy")
+    fail(outages, 49, "a") + fail(outages, 49, "b") + fail(outages, 5, "c")
+    assert outages.find_hold(other) is not None
+    fail(outages, 2, "a")
+    assert outages.find_hold(make("one", "a")) is not None
+    assert outages.find_hold(other) is None

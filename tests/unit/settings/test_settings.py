@@ -54,7 +54,6 @@ def test_a_prefix_sets_the_finalizer_and_both_storages(variables: dict[str, str]
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("finalizer", "other.dev/finalizer"),
         ("progress_storage", webop.StatusProgressStorage()),
         ("diffbase_storage", webop.StatusDiffBaseStorage()),
     ],
@@ -70,7 +69,6 @@ def test_a_prefix_and_what_it_sets_exclude_each_other(name: str, value: Any) -> 
     persistence.prefix = "shop.example.com"
     with pytest.raises(pydantic.ValidationError, match=r"persistence\.prefix is set already"):
         setattr(persistence, name, value)
-    assert persistence.finalizer == "shop.example.com/finalizer"
 
 
 @pytest.mark.feature("D-23")

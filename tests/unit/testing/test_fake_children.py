@@ -71,7 +71,7 @@ async def test_in_async_tests_sync_reconcilers_write_without_await() -> None:
     registry, client = webop.OperatorRegistry(), FakeClient(PARENT)
 
     def build(children: webop.SyncChildren, **_: Any) -> None:
-        assert children.apply(build_page("site", "home"))
+        children.apply(build_page("site", "home"))
 
     declare(registry, build)
     build(children=await client.children(PARENT, build, registry=registry))
@@ -217,3 +217,48 @@ def test_a_kind_cannot_be_owned_and_formerly_owned() -> None:
     kinds: Json = {"owns": ["secrets"], "formerly_owns": ["secrets"]}
     with pytest.raises(TypeError, match="formerly_owns= has secrets, which is in owns="):
         webop.reconcile("v1", "configmaps", **kinds)
+
+
+async def test_a_kind_that_is_not_owned_is_refused_instead_of_being_empty() -> None:
+    registry, client = webop.OperatorRegistry(), FakeClient(PARENT)
+
+    async def build(**_: Any) -> None: ...
+
+    children: Any = await client.children(PARENT, declare(registry, build), registry=registry)
+    calls = children.get("pods", "a"), children.list("pods"), children.ready("pods")
+    for call in (*calls, children.delete("pods", "a")):
+        with pytest.raises(webop.ConfigurationError, match="not in owns= of"):
+            await call
+    assert await children.get("secrets", "a") is None
+
+
+class Key(webop.Struct):
+    value: str
+    is_secret: bool | None = None
+
+
+async def test_models_can_be_parts_of_a_child_and_what_json_lacks_is_named() -> None:
+    registry, client = webop.OperatorRegistry(), FakeClient(PARENT)
+
+    async def build(**_: Any) -> None: ...
+
+    children: Any = await client.children(PARENT, declare(registry, build), registry=registry)
+    page = build_page("site", "home")
+    await children.apply({**page, "stringData": Key(value="x")})
+    found = await client.get("secrets", "site-home", namespace="team")
+    assert list(found["stringData"] if "stringData" in found else found["data"]) == ["value"]
+    with pytest.raises(ValueError, match=r"stringData\.page"):
+        await children.apply({**page, "stringData": {"page": {1, 2}}})
+
+
+async def test_an_apply_that_changes_nothing_is_no_write_even_if_the_same_was_not_known() -> None:
+    registry, client = webop.OperatorRegistry(), FakeClient(PARENT)
+    seen: list[bool] = []
+
+    async def build(children: webop.Children, **_: Any) -> None:
+        seen.append(bool(await children.apply(build_page("site", "home"))))
+
+    declare(registry, build)
+    for _ in range(2):
+        await client.reconcile(build, PARENT, registry=registry)
+    assert seen == [True, False]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pydantic
 import pytest
@@ -38,6 +38,18 @@ class Pump(webop.Model):
 def build_pump(**status: Any) -> Pump:
     metadata = webop.Metadata(name="one")
     return Pump(metadata=metadata, spec=PumpSpec(), status=PumpStatus(**status))
+
+
+def build_deployment(**spec: Any) -> dict[str, Any]:
+    labels = {"app": "web"}
+    pod = {"containers": [{"name": "web", "image": "web:1"}]}
+    template = {"metadata": {"labels": labels}, "spec": pod}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "web"},
+        "spec": {"selector": {"matchLabels": labels}, "template": template, **spec},
+    }
 
 
 def test_sync_functions_in_sync_tests_use_the_sync_client() -> None:
@@ -81,14 +93,16 @@ async def test_files_are_given_by_their_paths(tmp_path: Path) -> None:
     assert await client.get("cm", "one", namespace="team")
 
 
-async def test_kinds_of_kubernetes_are_there_without_their_schemas() -> None:
+async def test_kinds_of_kubernetes_are_there_with_their_schemas_and_defaults() -> None:
     client = FakeClient()
-    body = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}}
-    created = await client.create({**body, "spec": {"replicas": 1}}, namespace="default")
+    created = await client.create(build_deployment(), namespace="default")
     assert created["metadata"]["generation"] == 1
-    found = await client.apply({**body, "spec": {"replicas": 2}}, namespace="default", force=True)
-    assert found["spec"] == {"replicas": 2}
+    assert created["spec"]["strategy"]["type"] == "RollingUpdate"
+    found = await client.apply(build_deployment(replicas=2), namespace="default", force=True)
+    assert (found["spec"]["replicas"], found["metadata"]["generation"]) == (2, 2)
     assert [one["metadata"]["name"] for one in await client.list("deploy")] == ["web"]
+    with pytest.raises(webop.APIStatusError, match=r"spec\.replica: field not declared in schema"):
+        await client.apply(build_deployment(replica=2), namespace="default")
 
 
 async def test_clients_do_not_share_objects_and_uids_are_the_same_in_each_run() -> None:
@@ -153,3 +167,42 @@ async def test_an_object_that_does_not_fit_is_named() -> None:
 
     with pytest.raises(webop.MisfitError, match=r"^Settings team/one: data.a: .*integer"):
         await FakeClient(MAP).get(Settings, "one", namespace="team")
+
+
+async def test_functions_of_a_patch_that_cannot_be_sent_are_refused_not_dropped() -> None:
+    client, patch = FakeClient(), webop.Patch()
+    patch.status.set_condition("Ready", status=True, reason="Done")
+    with pytest.raises(TypeError, match="as_json_patch"):
+        await client.patch("configmaps", "a", patch, namespace="default")
+
+
+class RangeSpec(webop.Struct):
+    low: Annotated[int, webop.CEL("self >= oldSelf", message="must not decrease")] = 0
+
+
+@webop.resource("ranges.webop.dev", "v1")
+class Range(webop.Model):
+    spec: RangeSpec
+
+
+class SortedSpec(webop.Struct):
+    names: Annotated[list[str], webop.CEL("self.isSorted()"), pydantic.Field(max_length=9)] = []  # noqa: RUF012
+
+
+@webop.resource("sorteds.webop.dev", "v1")
+class Sorted(webop.Model):
+    spec: SortedSpec
+
+
+async def test_the_rules_of_a_kind_are_evaluated() -> None:
+    metadata = webop.Metadata(name="one", namespace="team")
+    client = FakeClient(Range, Range(metadata=metadata, spec=RangeSpec(low=1)))
+    await client.patch(Range, "one", {"spec": {"low": 2}}, namespace="team")
+    with pytest.raises(webop.APIUnprocessableError, match=r"spec\.low: must not decrease"):
+        await client.patch(Range, "one", {"spec": {"low": 1}}, namespace="team")
+
+
+def test_rules_that_cannot_be_evaluated_are_named() -> None:
+    rule = r"Rules of sorteds\.sorteds\.webop\.dev are not evaluated: spec\.names: self\.isSorted"
+    with pytest.warns(UserWarning, match=rule):
+        FakeClient(Sorted)

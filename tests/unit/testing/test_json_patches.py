@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from webop.objects.patch import Patch
-from webop.testing.admission_results import apply_json_patch
+from webop.testing.apiserver.patches import apply_json_patch
 
 
 def test_the_patches_of_handlers_give_what_handlers_mean() -> None:

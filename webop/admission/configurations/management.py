@@ -14,7 +14,6 @@ configurations that somebody has deleted or edited.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import math
 import random
@@ -50,6 +49,7 @@ from webop.admission.configurations.stored_configurations import (
 )
 from webop.admission.conversion_reviews import PATH
 from webop.aio.backoff import Backoff, Once
+from webop.aio.concurrency import wait_and_clear
 from webop.client.api import Client
 from webop.client.self_review import review_self
 from webop.context.operator_context import OperatorContext
@@ -192,9 +192,7 @@ class ConfigurationManager:
                     pause = max(0.0, self._next_check - time.monotonic())
                 if not self.is_refused:
                     backoff.reset()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._changed.wait()
+            await wait_and_clear(self._changed, pause)
 
     def _note_problem(self, level: int, problem: str, text: str) -> None:
         if problem and problem != self.problem:

@@ -7,7 +7,7 @@ are in all supported versions of Kubernetes, mutating ones from 1.36 on.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, Final
+from typing import Final
 
 from webop.admission.configurations.building import (
     GROUP,
@@ -16,9 +16,8 @@ from webop.admission.configurations.building import (
     join_conditions,
 )
 from webop.handlers.model import Rule
+from webop.objects.fields import Json
 from webop.objects.resources import Resource
-
-Json = dict[str, Any]
 
 #: The oldest version of Kubernetes with mutating policies.
 MUTATING_SINCE: Final = "1.36"

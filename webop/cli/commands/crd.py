@@ -13,14 +13,13 @@ import click
 
 from webop.admission.configurations.crd_conversions import build_conversion
 from webop.cli.commands.crd_migration import migrate
-from webop.cli.manifests.kinds import parse_definition
 from webop.cli.manifests.yaml_text import dump
 from webop.cli.options import load_quietly, source_options
 from webop.cli.required_rights import find_models
 from webop.client.api import Client
-from webop.client.discovery import discover
 from webop.client.http.requests import APPLY_PATCH, Call, encode_yaml
 from webop.client.standalone import connect_command
+from webop.client.waiting import wait_served
 from webop.errors import APINotFoundError, APIStatusError
 from webop.models.crd_comparison import compare, compare_versions
 from webop.models.crds import build_crds, is_converted
@@ -274,17 +273,12 @@ async def _send(
 async def _wait_served(client: Client, wanted: dict[str, Any]) -> None:
     """Wait until all versions of a kind are served.
 
-    The condition "Established" says nothing of new versions of a kind, but the discovery does.
-
     Raises:
         click.ClickException: one of them is not served in time.
     """
-    name, kinds = wanted["metadata"]["name"], {*parse_definition(wanted["spec"])}
-    deadline = asyncio.get_running_loop().time() + _PATIENCE
-    while not kinds <= (await discover(client, [wanted["spec"]["group"]])).resources:
-        if asyncio.get_running_loop().time() > deadline:
-            present = await client.get(CRDS, None, name)
-            conditions = {each["type"]: each for each in present["status"].get("conditions") or ()}
-            why = conditions.get("NamesAccepted", {}).get("message") or "no reason is known"
-            raise click.ClickException(f"{name} was applied, but is not served: {why}")
-        await asyncio.sleep(0.2)
+    name = wanted["metadata"]["name"]
+    if await wait_served(client, wanted, _PATIENCE):
+        present = await client.get(CRDS, None, name)
+        conditions = {each["type"]: each for each in present["status"].get("conditions") or ()}
+        why = conditions.get("NamesAccepted", {}).get("message") or "no reason is known"
+        raise click.ClickException(f"{name} was applied, but is not served: {why}")

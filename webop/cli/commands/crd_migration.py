@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -27,6 +26,7 @@ from webop.cli.required_rights import find_models
 from webop.client.api import Client
 from webop.client.http.requests import MERGE_PATCH, PARTIAL_LIST, Call, encode_body
 from webop.client.standalone import connect_command
+from webop.controlplane.progress_bar import Progress
 from webop.errors import (
     APIConflictError,
     APIConnectionError,
@@ -39,10 +39,9 @@ from webop.errors import (
 from webop.models.crd_comparison import list_drops
 from webop.models.crds import build_crds, get_storage_version, is_converted
 from webop.models.kept_content import find_records, has_lost, name_removal
+from webop.objects.fields import Json
 from webop.objects.names import join_names
 from webop.objects.resources import CRDS, Resource
-
-Json = dict[str, Any]
 
 _AT_ONCE = 16  # requests
 _MAX_FAILURES = 100  # of single objects; then the rest would not do better
@@ -54,7 +53,6 @@ _TOO_LARGE = (
     "as that would lose the content. Correct the function, or the object in its old version"
 )
 _PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0)  # seconds
-_INTERVAL = 5.0  # seconds; between lines about the progress, if they are not shown in place
 
 
 @click.command(short_help="Rewrite stored objects in the storage version of their kinds.")
@@ -102,16 +100,11 @@ def migrate(
         wanted |= _find_kinds(paths, modules)
     elif not names:
         raise click.UsageError("Name files with models, or a definition with --name.")
-    progress = _Progress(is_dry=is_dry)
+    progress = Progress(sys.stderr)
     try:
-        is_done = asyncio.run(_migrate(wanted, progress, is_forced=force))
+        is_done = asyncio.run(_migrate(wanted, progress, is_dry=is_dry, is_forced=force))
     except KeyboardInterrupt:
-        progress.end()
-        click.echo(
-            f"Interrupted after {progress.count} objects. Nothing needs to be undone: run the "
-            "command again.",
-            err=True,
-        )
+        progress.note("Interrupted. Nothing needs to be undone: run the command again.")
         click.get_current_context().exit(130)
     if not is_done:
         click.get_current_context().exit(1)
@@ -136,52 +129,14 @@ def _find_kinds(paths: tuple[str, ...], modules: tuple[str, ...]) -> dict[str, s
     return found
 
 
-class _Progress:
-    """Counts the rewritten objects, and shows how many there are."""
-
-    def __init__(self, *, is_dry: bool) -> None:
-        self.is_dry = is_dry
-        self.count = 0
-        self.total = 0
-        self._name = ""
-        self._is_in_place = sys.stderr.isatty()
-        self._shown = time.monotonic()
-
-    def begin(self, name: str) -> None:
-        """Begin with a kind."""
-        self.count = self.total = 0
-        self._name = name
-        verb = "Checking" if self.is_dry else "Rewriting"
-        click.echo(f"{verb} the objects of {name}.", err=True)
-
-    def add(self) -> None:
-        """Count an object."""
-        self.count += 1
-        now = time.monotonic()
-        if now - self._shown >= (0.1 if self._is_in_place else _INTERVAL):
-            self._shown = now
-            self._show(has_end=not self._is_in_place)
-
-    def end(self) -> None:
-        """Leave the line, if the objects are shown in place."""
-        if self._is_in_place and self.count:
-            self._show(has_end=True)
-
-    def _show(self, *, has_end: bool) -> None:
-        """Print how many objects were rewritten, with the end of the line or without."""
-        verb = "checked" if self.is_dry else "rewritten"
-        text = f"{self._name}: {self.count} of {max(self.total, self.count)} objects {verb}"
-        click.echo(f"\r{text}" if self._is_in_place else text, err=True, nl=has_end)
-
-
 async def _migrate(
-    wanted: Mapping[str, str | None], progress: _Progress, *, is_forced: bool
+    wanted: Mapping[str, str | None], progress: Progress, *, is_dry: bool, is_forced: bool
 ) -> bool:
     """Migrate some kinds; return whether all their objects are stored in the storage versions."""
     is_done = True
     async with connect_command() as client:
         for name, version in wanted.items():
-            migration = _Migration(client, name, version, progress, is_forced)
+            migration = _Migration(client, name, version, progress, is_dry, is_forced)
             is_done = await migration.run() and is_done
     return is_done
 
@@ -195,16 +150,22 @@ class _Migration:
         name: of the CustomResourceDefinition.
         wanted: the version that must be the storage version; None for any.
         progress: shows the objects.
+        is_dry: whether nothing is stored.
         is_forced: whether fields can be dropped.
         failures: the objects that cannot be rewritten, with the reasons.
+        count: how many objects were rewritten.
+        total: how many there are.
     """
 
     client: Client
     name: str
     wanted: str | None
-    progress: _Progress
+    progress: Progress
+    is_dry: bool
     is_forced: bool
     failures: list[str] = field(default_factory=list)
+    count: int = 0
+    total: int = 0
 
     async def run(self) -> bool:
         """Rewrite the objects, then the list of versions; return whether all of it succeeded.
@@ -222,9 +183,9 @@ class _Migration:
             self._check_drops(definition, storage)
             if not await self._rewrite_all(_build_resource(definition, storage)):
                 return False
-            if self.progress.is_dry:
+            if self.is_dry:
                 click.echo(
-                    f"{self.name}: {self.progress.count} objects can be stored as {storage}; "
+                    f"{self.name}: {self.count} objects can be stored as {storage}; "
                     "nothing was changed (--dry-run)"
                 )
                 return True
@@ -238,7 +199,7 @@ class _Migration:
                 continue
             gone = ", ".join(each for each in stored if each != storage)
             click.echo(
-                f"{self.name}: {self.progress.count} objects are stored as {storage}; {gone} can "
+                f"{self.name}: {self.count} objects are stored as {storage}; {gone} can "
                 "be removed from the definition"
             )
             return True
@@ -280,8 +241,9 @@ class _Migration:
 
     async def _rewrite_all(self, resource: Resource) -> bool:
         """Rewrite all objects of a kind; return whether that has succeeded."""
-        self.progress.begin(self.name)
+        self.count = self.total = 0
         self.failures.clear()
+        self._show()
         size, token, problem = _PAGE, "", ""
         while len(self.failures) < _MAX_FAILURES:
             query = {"limit": str(size), **({"continue": token} if token else {})}
@@ -302,12 +264,17 @@ class _Migration:
                 break
             metadata = listed["metadata"]
             left = metadata.get("remainingItemCount", 0)
-            self.progress.total = self.progress.count + len(listed["items"]) + left
+            self.total = self.count + len(listed["items"]) + left
             await self._rewrite_page(resource, [item["metadata"] for item in listed["items"]])
             if not (token := metadata.get("continue") or ""):
                 break
-        self.progress.end()
+        self.progress.finish()
         return self._report(problem)
+
+    def _show(self) -> None:
+        verb = "Checking" if self.is_dry else "Rewriting"
+        total = max(self.total, self.count)
+        self.progress.step(f"{verb} the objects of {self.name}", self.count, total, "objects")
 
     def _report(self, problem: str) -> bool:
         for failure in self.failures[:_MAX_FAILURES]:
@@ -327,7 +294,7 @@ class _Migration:
 
     async def _rewrite_page(self, resource: Resource, items: Sequence[Json]) -> None:
         slots = asyncio.Semaphore(_AT_ONCE)
-        params = {"dryRun": "All"} if self.progress.is_dry else None
+        params = {"dryRun": "All"} if self.is_dry else None
 
         async def rewrite(item: Json) -> None:
             namespace, name = item.get("namespace"), item["name"]
@@ -363,7 +330,8 @@ class _Migration:
                         f"keeps what it was. If nobody needs that: {command}"
                     )
                     return
-            self.progress.add()
+            self.count += 1
+            self._show()
 
         await run_concurrently(map(rewrite, items))
 

@@ -25,6 +25,11 @@ _option = functools.partial(click.option, show_default=True)
 _COLOURS = {"ok": "green", "note": "cyan", "warning": "yellow", "failure": "red"}
 
 
+def paint(text: str, level: Level) -> str:
+    """Return a text in the colour of a level; click drops it if there is no terminal."""
+    return click.style(text, fg=_COLOURS[level])
+
+
 def _check_account(_: click.Context, __: click.Parameter, account: str | None) -> str | None:
     parts = (account or "").split(":")
     if parts[:2] == ["system", "serviceaccount"] and (len(parts) != 4 or not all(parts)):
@@ -91,7 +96,5 @@ def doctor(ctx: click.Context, controls: CLIControls, /, form: str, **options: A
         settings.peering.name, settings.peering.mandatory = name, True
     context = Context(settings=settings, namespaces=namespaces, registry=registry, **options)
     found = asyncio.run(examine(context))
-    # click drops the colours if the output is not a terminal.
-    text = build_text(found, lambda text, level: click.style(text, fg=_COLOURS[level]))
-    click.echo(build_json(found) if form == "json" else text)
+    click.echo(build_json(found) if form == "json" else build_text(found, paint))
     ctx.exit(1 if count_levels(found)[Level.FAILURE] else 0)

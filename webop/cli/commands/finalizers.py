@@ -6,7 +6,7 @@ import asyncio
 import datetime as dt
 import functools
 import shlex
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
 import click
@@ -162,20 +162,24 @@ async def release(
         raise click.ClickException("\n".join(failures))
 
 
+def find_kinds(kind: str, known: Collection[Resource]) -> Collection[Resource]:
+    """Return the kinds of a cluster that a user means, who names them as for kubectl."""
+    try:
+        selector = parse_selector(kind)
+    except TypeError as exc:
+        raise click.UsageError(str(exc)) from exc
+    if not (found := selector.find_candidates(known)):
+        raise click.UsageError(f"The cluster has no kind {kind!r}.{selector.suggest(known)}")
+    return found
+
+
 async def _search(
     client: Client, kinds: tuple[str, ...], namespaces: tuple[str, ...], finalizer: str
 ) -> Search:
     known = (await discover(client)).resources
     chosen: set[Resource] = set()
     for kind in kinds:
-        try:
-            selector = parse_selector(kind)
-        except TypeError as exc:
-            raise click.UsageError(str(exc)) from exc
-        if not (found := selector.find_candidates(known)):
-            hint = selector.suggest(known)
-            raise click.UsageError(f"The cluster has no kind {kind!r}.{hint}")
-        chosen.update(found)
+        chosen.update(find_kinds(kind, known))
     if not kinds:
         chosen = {one for one in known if one.preferred and {"list", "patch"} <= one.verbs}
     return await find_held(client, chosen, namespaces, finalizer)

@@ -28,6 +28,7 @@ _is_kind = re.compile(rf"[A-Z][A-Za-z0-9]{{0,{_LONGEST - 1}}}").fullmatch
 _LONGEST_GROUP = 150  # characters: Kubernetes limits annotations that begin with it
 _RESERVED = {"kopf", "test", "tests", "webop"}
 _UNRELEASED = "wheels/*.whl"  # lines of templates until webop is in a package index
+_WITH, _WITHOUT = "  # with builtins", "  # without builtins"  # lines of one of two variants
 
 #: The templates by the paths of the files, and what is in them.
 _FILES = {
@@ -57,7 +58,12 @@ _FILES = {
     help="The API group of the kind, and the prefix of the operator's state on objects; by "
     "default, NAME.example.com.",
 )
-def init(name: str, kind: str | None, group: str | None) -> None:
+@click.option(
+    "--with-builtins",
+    is_flag=True,
+    help="Use classes of Kubernetes' own kinds, such as ConfigMap, instead of dicts.",
+)
+def init(name: str, kind: str | None, group: str | None, with_builtins: bool) -> None:
     """Create an operator in the new folder NAME: a kind, handlers, a webhook, tests.
 
     It runs as it is.
@@ -82,9 +88,11 @@ def init(name: str, kind: str | None, group: str | None) -> None:
         "plural": guess_plural(kind),
         "group": group,
         "kubernetes": parse_wanted(None),
+        "webop": "webop[builtins]" if with_builtins else "webop",
     }
+    kept, dropped = (_WITH, _WITHOUT) if with_builtins else (_WITHOUT, _WITH)
     described = {
-        _fill(path, words): (_read(template, words), _fill(text, words))
+        _fill(path, words): (_read(template, words, kept, dropped), _fill(text, words))
         for path, (template, text) in _FILES.items()
     }
     _write(folder, {path: content for path, (content, _) in described.items()})
@@ -162,15 +170,14 @@ def _check_folder(folder: Path) -> None:
         )
 
 
-def _read(template: str, words: Mapping[str, str]) -> str:
+def _read(template: str, words: Mapping[str, str], kept: str, dropped: str) -> str:
     """Return the content of a file; without a template, it is empty."""
     if not template:
         return ""
     text = resources.files("webop.cli").joinpath(f"templates/{template}.template").read_text()
-    if is_indexed():
-        lines = text.splitlines(keepends=True)
-        text = "".join(line for line in lines if _UNRELEASED not in line)
-    return _fill(text, words)
+    unwanted = (dropped, _UNRELEASED) if is_indexed() else (dropped,)
+    lines = [line for line in text.splitlines() if not any(mark in line for mark in unwanted)]
+    return _fill("".join(f"{line.removesuffix(kept)}\n" for line in lines), words)
 
 
 def _fill(text: str, words: Mapping[str, str]) -> str:

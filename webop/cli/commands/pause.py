@@ -38,8 +38,8 @@ from webop.coordination.peer_records import (
 from webop.errors import APINotFoundError, APIStatusError
 from webop.identities import detect_own_identity
 from webop.logs.sanitizing import escape
+from webop.objects.namespace_patterns import is_exact, select_namespaces
 from webop.objects.resources import NAMESPACES, Resource
-from webop.reactor.namespace_patterns import is_exact, select_namespaces
 
 _DEFAULT_PRIORITY = 100
 

@@ -6,7 +6,6 @@ unknown kinds, the decorator must name group and plural.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +14,7 @@ import yaml
 
 from webop.errors import ConfigurationError
 from webop.handlers.model import ResourceHandler, Rule
-from webop.objects.resources import EVERYTHING, Resource, Selector, guess_plural
+from webop.objects.resources import EVERYTHING, Resource, Selector, guess_plural, rank_version
 from webop.objects.rights import Right
 
 # Kinds by API group; "+" if status is a subresource; ":" before each short name.
@@ -56,7 +55,6 @@ _CLUSTERWIDE: Final = {
         "CSIDriver CSINode StorageClass:sc VolumeAttachment+ VolumeAttributesClass:vac"
     ),
 }
-_STAGES: Final = {"alpha": 0, "beta": 1, None: 2}
 _REMEDY: Final = "Name the file with its CRD with --crd, or use a cluster with --cluster."
 
 
@@ -118,14 +116,8 @@ def parse_definition(spec: dict[str, Any]) -> Iterator[Resource]:
             categories=frozenset(names.get("categories") or ()),
             subresources=frozenset(version.get("subresources") or ()),
             namespaced=spec["scope"] == "Namespaced",
-            preferred=version is max(served, key=lambda each: _rank(each["name"])),
+            preferred=version is max(served, key=lambda each: rank_version(each["name"])),
         )
-
-
-def _rank(version: str) -> tuple[int, ...]:
-    """Return the sort key of a version, as API servers rank them: v2, v1, v1beta1, v1alpha1."""
-    matched = re.fullmatch(r"v(\d+)(?:(alpha|beta)(\d+))?", version)
-    return (_STAGES[matched[2]], int(matched[1]), int(matched[3] or 0)) if matched else (-1,)
 
 
 def find_kinds(

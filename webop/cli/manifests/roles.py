@@ -17,8 +17,6 @@ from webop.errors import ConfigurationError
 from webop.objects.resources import CRDS, Resource
 from webop.objects.rights import VERBS, parse_right
 
-Json = dict[str, Any]
-
 _HANDLED: Final = "The objects that the handlers handle."
 _OWN: Final = "For what the handlers do themselves, from the file of --rbac."
 _DECLARED: Final = "For what handlers do themselves, from settings.networking.rights and --rbac."

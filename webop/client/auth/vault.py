@@ -13,6 +13,7 @@ import asyncio
 import base64
 import binascii
 import collections
+import contextlib
 import dataclasses
 import datetime as dt
 import hashlib
@@ -289,14 +290,20 @@ class Vault:
         namespaces = (info.default_namespace for info in self._candidates)
         return next((namespace for namespace in namespaces if namespace), None)
 
-    def explain_emptiness(self) -> str:
-        """Return a message: why there are no credentials, and what to do."""
-        parts = ("There are no credentials for the API server.", self._refusal, self._lack)
-        return " ".join(filter(None, (*parts, self._advice)))
-
     def build_error(self) -> LoginError:
-        """Return the error for requests that get no credentials."""
-        return LoginError(self.explain_emptiness(), kind=self._kind or "There are none.")
+        """Return the error for requests that get no credentials: why, and what to do."""
+        parts = ("There are no credentials for the API server.", self._refusal, self._lack)
+        text = " ".join(filter(None, (*parts, self._advice)))
+        return LoginError(text, kind=self._kind or "There are none.")
+
+    def choose(self) -> ConnectionInfo | None:
+        """Return valid credentials; None if there are none now."""
+        if time.time() >= self._expires_at:
+            self._lack = self._kind = "The last credentials have expired."
+            self._drop(lambda entry: entry.info.expires_at <= time.time())
+        if len(self._candidates) > 1:
+            return random.choice(self._candidates)  # noqa: S311 - not for cryptography
+        return self._candidates[0] if self._candidates else None
 
     async def get(self) -> ConnectionInfo:
         """Return valid credentials; wait for re-authentication if there are none.
@@ -304,20 +311,11 @@ class Vault:
         Raises:
             LoginError: the last login returned no new credentials.
         """
-        while True:
-            if time.time() >= self._expires_at:
-                self._lack = self._kind = "The last credentials have expired."
-                self._drop(lambda entry: entry.info.expires_at <= time.time())
-            if self._candidates:
-                # The usual case, on the hot path: only one.
-                return (
-                    self._candidates[0]
-                    if len(self._candidates) == 1
-                    else random.choice(self._candidates)  # noqa: S311 - not for cryptography
-                )
+        while (info := self.choose()) is None:
             if self._settled.is_set():
                 raise self.build_error()
             await self._settled.wait()
+        return info
 
     async def invalidate(
         self, info: ConnectionInfo, *, error: BaseException | None = None
@@ -460,12 +458,16 @@ def _compute_fingerprint(info: ConnectionInfo) -> _Fingerprint:
 
 
 def _get_content(path: AnyPath | None, data: str | bytes | None) -> bytes | None:
-    if not path:
-        return data.encode() if isinstance(data, str) else data
     try:
-        return Path(os.fsdecode(path)).expanduser().read_bytes()
+        return _read(path, data)
     except OSError:
         return None  # the error is raised when the file is used
+
+
+def _read(path: AnyPath | None, data: str | bytes | None) -> bytes | None:
+    if path:
+        return Path(os.fsdecode(path)).expanduser().read_bytes()
+    return data.encode() if isinstance(data, str) else data
 
 
 def _load_client_certificate(context: ssl.SSLContext, info: ConnectionInfo) -> None:
@@ -488,19 +490,11 @@ def _read_pem(path: AnyPath | None, data: str | bytes | None, what: str) -> byte
         ValueError: the content is something else.
         OSError: the file cannot be read.
     """
-    if path:
-        content = Path(os.fsdecode(path)).expanduser().read_bytes()
-    elif data:
-        content = data.encode() if isinstance(data, str) else data
-    else:
-        return None
-    if _PEM_MARK not in content:
-        try:
+    content = _read(path, data or None)
+    if content is not None and _PEM_MARK not in content:
+        with contextlib.suppress(binascii.Error):
             content = base64.b64decode(content, validate=False)
-        except binascii.Error as exc:
+        if _PEM_MARK not in content:
             message = f"{what} is neither PEM nor base64 of PEM"
-            raise ValueError(message) from exc
-    if _PEM_MARK not in content:
-        message = f"{what} is neither PEM nor base64 of PEM"
-        raise ValueError(message)
+            raise ValueError(message)
     return content

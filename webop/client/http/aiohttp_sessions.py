@@ -36,6 +36,8 @@ def _translated() -> Iterator[None]:
 class SessionResponse:
     """A response whose content can still arrive."""
 
+    is_complete = False  # it is not known here
+
     def __init__(self, response: aiohttp.ClientResponse, *, is_decoded: bool) -> None:
         self.status = response.status
         self.headers = {name.lower(): value for name, value in response.raw_headers}

@@ -103,19 +103,20 @@ class ConnectionPool:
         """
         data = self._encode(request)
         kept = self._take()
-        if kept is not None:
-            response = kept.send(data)
+        while True:
+            connection = kept or await self._open(request.connect_timeout)
+            response = connection.send(data)
             try:
-                await response.wait_for_head()
+                while not response.status:
+                    await response.wait()
             except TransportError:
-                if response.has_begun or not request.is_repeatable() or self._is_closed:
+                if kept is None or self._is_closed:
                     raise
+                if response.has_begun or not request.is_repeatable():
+                    raise
+                kept = None
             else:
                 return response
-        connection = await self._open(request.connect_timeout)
-        response = connection.send(data)
-        await response.wait_for_head()
-        return response
 
     async def aclose(self) -> None:
         """Close all connections. Requests in flight fail."""
@@ -146,7 +147,7 @@ class ConnectionPool:
         """Return the usable connection that was used last; None if there is none."""
         while self._idle:
             connection = self._idle.pop()
-            if connection.is_usable:
+            if connection.is_usable():
                 return connection
             connection.abort()
         return None

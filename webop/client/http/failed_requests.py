@@ -39,7 +39,13 @@ _MISTAKES = {
 _EXCLUSIVE = ("may not be specified when", "may not specify more than", "only allowed for")
 
 # Texts in a 403 that is not about permissions.
-_POLICIES = ("denied the request", "denied request", "exceeded quota", "being terminated")
+_POLICIES = (
+    *("denied the request", "denied request", "exceeded quota", "being terminated"),
+    *("violates PodSecurity", "only dynamically provisioned pvc"),
+)
+
+# The words of RBAC; those of admission plugins differ, and can also say that they are not ready.
+_PERMISSION = re.compile(r"(?is)is forbidden: (user \"|cannot )|^(?!.*is forbidden: )")
 
 # The verb in a 403: an apply that creates an object needs "create", too.
 _VERB = re.compile(r"cannot (\w+) resource ")
@@ -108,16 +114,17 @@ def may_be_executed(exc: APIError) -> bool:
 
 
 def build_status_error(
-    attempt: Attempt, status: int, headers: Mapping[str, str], content: bytes
+    attempt: Attempt, status: int, retry_after: str, content: bytes
 ) -> APIStatusError:
     """Build the exception for a response with a status of 300 or above.
 
     The response is a ``Status`` object (Kubernetes API, meta/v1), or any text, maybe of a proxy.
+    ``Retry-After`` is that of its headers.
     """
     body = _parse_status(content)
     text = body.get("message") or content[:_TEXT_LIMIT].decode("utf-8", "replace").strip()
     error = _build_error(attempt, status, body, str(text)[:_STATUS_LIMIT])
-    error.retry_after = _parse_seconds(headers.get("retry-after"), error.retry_after)
+    error.retry_after = _parse_seconds(retry_after, error.retry_after)
     return error
 
 
@@ -166,7 +173,7 @@ def _build_error(
         details = {**details, "continue": token}  # of the rest of the list, as of a later moment
     text = escape(text, keep="\n\t")
     message = f"Cannot {attempt}: HTTP {status}" + (f": {text}" if text else "")
-    if status == 403 and not is_policy(text):
+    if status == 403 and not is_policy(text) and _PERMISSION.search(text):
         message = f"{message.rstrip('.')}. {_advise(attempt, text)}"
     if "FieldManagerConflict" in str(details.get("causes")):
         message = (

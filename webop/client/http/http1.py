@@ -33,51 +33,51 @@ class HTTPResponse:
     It releases its connection as soon as it is complete, even if the content is not read yet.
 
     Attributes:
+        chunks: what waits of the content.
         has_begun: whether a part of it has arrived.
         is_complete: whether all of it has arrived.
+        size: of the chunks, in bytes.
+        waiter: what the consumer waits for.
+        written_headers: the headers by names as the server writes them.
     """
 
     __slots__ = (
-        "_chunks",
         "_connection",
         "_problem",
-        "_waiter",
+        "chunks",
         "has_begun",
-        "headers",
         "is_complete",
         "size",
         "status",
+        "waiter",
+        "written_headers",
     )
 
     def __init__(self, connection: Connection) -> None:
         self.status = 0  # until the head is complete
-        self.headers: dict[bytes, bytes] = {}
+        self.written_headers: dict[bytes, bytes] = {}
         self.has_begun = False
         self.is_complete = False
-        self.size = 0  # bytes that wait
+        self.size = 0
         self._connection: Connection | None = connection
-        self._chunks: list[bytes] = []
+        self.chunks: list[bytes] = []
         # Only the text: a stored exception and its frames would form a reference cycle.
         self._problem = ""
-        self._waiter: asyncio.Future[None] | None = None
+        self.waiter: asyncio.Future[None] | None = None
 
-    async def wait_for_head(self) -> None:
-        """Wait for the status and the headers.
-
-        Raises:
-            TransportError: the connection was lost before.
-        """
-        while not self.status:
-            await self._wait()
+    @property
+    def headers(self) -> dict[bytes, bytes]:
+        """The headers by names in lower case; rarely needed, so only then built."""
+        return {name.lower(): value for name, value in self.written_headers.items()}
 
     async def receive(self) -> bytes:
         """Wait for the next piece of the content; nothing at the end."""
-        while not self._chunks:
+        while not self.chunks:
             if self.is_complete:
                 return b""
-            await self._wait()
-        content = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
-        self._chunks.clear()
+            await self.wait()
+        content = self.chunks[0] if len(self.chunks) == 1 else b"".join(self.chunks)
+        self.chunks.clear()
         if self.size > _MAX_WAITING and self._connection is not None:
             self._connection.resume_reading()
         self.size = 0
@@ -88,29 +88,25 @@ class HTTPResponse:
         if self._connection is not None:
             self._connection.abort()
 
-    def add(self, chunk: bytes) -> None:
-        """Append a piece of the content."""
-        self._chunks.append(chunk)
-        self.size += len(chunk)
-
     def leave(self, problem: str = "") -> None:
         """Release the connection: the response is complete, or there is a problem."""
         self.is_complete = not problem
         self._problem = problem
         self._connection = None
-        self.wake()
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_result(None)
 
-    def wake(self) -> None:
-        """Wake the consumer."""
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+    async def wait(self) -> None:
+        """Wait for a part of it; close the connection if the wait is cancelled.
 
-    async def _wait(self) -> None:
+        Raises:
+            TransportError: the connection was lost.
+        """
         if self._problem:
             raise TransportError(self._problem)
-        self._waiter = asyncio.get_running_loop().create_future()
+        self.waiter = asyncio.get_running_loop().create_future()
         try:
-            await self._waiter
+            await self.waiter
         except BaseException:
             if self._connection is not None:
                 self._connection.abort()
@@ -146,6 +142,7 @@ class Connection(asyncio.BufferedProtocol):
         self._tls: ssl.SSLObject | None = None
         self._parser: httptools.HttpResponseParser  # refers back to this until connection_lost()
         self._response: HTTPResponse | None = None
+        self._headers: dict[bytes, bytes] = {}
         self._head_size = 0
         self._is_used_up = False  # no other request can be sent
         self._problem = ""  # why it is lost
@@ -155,9 +152,8 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport
         self._readable = select.poll()
 
-    @property
     def is_usable(self) -> bool:
-        """Whether a request can be sent, as far as this side knows."""
+        """Return whether a request can be sent, as far as this side knows."""
         # If it is readable now, the server has closed it, and the event loop has not noticed yet.
         return not self._transport.is_closing() and not self._readable.poll(0)
 
@@ -207,7 +203,7 @@ class Connection(asyncio.BufferedProtocol):
                 done += self._tls.write(memoryview(request)[done:])
         except ssl.SSLError as exc:
             self._fail(f"TLS has failed: {exc}")
-        self._flush()
+        self._transport.write(self._outgoing.read())
         return response
 
     def resume_reading(self) -> None:
@@ -225,6 +221,8 @@ class Connection(asyncio.BufferedProtocol):
         """Start."""
         # A cast, not an assertion: the transports of uvloop have no class of asyncio.
         self._transport = cast("asyncio.Transport", transport)
+        # Called for each header, so this is no method. The names are as the server writes them.
+        self.on_header = self._headers.__setitem__
         self._parser = httptools.HttpResponseParser(self)
         self._readable.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
 
@@ -262,27 +260,22 @@ class Connection(asyncio.BufferedProtocol):
 
     def on_message_begin(self) -> None:
         """Note that a response begins, maybe one without a request."""
+        self._headers.clear()  # they can have the trailers of the previous one
         self._is_used_up |= self._response is None or self._response.is_complete
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Add a header; trailers are ignored (RFC 9110, 6.5.1)."""
-        if self._response is not None and not self._response.status and not self._is_used_up:
-            self._response.headers[name.lower()] = value
-
     def on_headers_complete(self) -> None:
-        """Note that the head is complete."""
-        status = self._parser.get_status_code()
-        if self._response is None or self._is_used_up:
+        """Note that the head is complete; later headers are trailers, and ignored."""
+        response, status = self._response, self._parser.get_status_code()
+        if response is None or self._is_used_up or status < 200:  # then the final response follows
             return
-        if status < 200:  # the final response follows
-            self._response.headers.clear()
-            return
-        self._response.status = status
+        response.written_headers = self._headers.copy()
+        response.status = status
 
     def on_body(self, chunk: bytes) -> None:
         """Add a piece of the content."""
         if self._response is not None and not self._is_used_up:
-            self._response.add(chunk)
+            self._response.chunks.append(chunk)
+            self._response.size += len(chunk)
 
     def on_message_complete(self) -> None:
         """Note that the response is complete, unless it is an interim one."""
@@ -338,8 +331,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         if response.size > _MAX_WAITING:
             self._transport.pause_reading()
-        if response.status:
-            response.wake()
+        if response.status and response.waiter is not None and not response.waiter.done():
+            response.waiter.set_result(None)
 
     def _release(self, response: HTTPResponse) -> None:
         """Offer the connection for the next request, if it can be used again."""

@@ -47,8 +47,11 @@ class Call(NamedTuple):
         accept: the accepted media types of the response.
         timeout: in seconds, for one attempt; None for that of the settings.
         is_retried: whether network errors and 5xx are retried.
-        queue: the queue whose requests share a limit (:mod:`webop.client.request_limits`); None if
-            the request must never wait for others.
+        queue: the queue in which it waits for others (:class:`webop.client.api.Client`); None if
+            it must never wait.
+        etag: of the content that is known, empty for none: the result is the ETag of the present
+            content with this content, or with None if it is the known one. None for the usual
+            result, the content.
     """
 
     method: str
@@ -60,6 +63,7 @@ class Call(NamedTuple):
     timeout: float | None = None
     is_retried: bool = True
     queue: str | None = None
+    etag: bytes | None = None
 
     @property
     def attempt(self) -> Attempt:

@@ -19,10 +19,7 @@ from webop.client.auth.urls import check_proxy, find_server_problem, quote_url
 from webop.client.auth.vault import AiohttpSession
 from webop.client.http.transport import (
     Request,
-    Response,
     Transport,
-    TransportError,
-    UntrustedServerError,
 )
 from webop.errors import LoginError
 from webop.telemetry.tracing import Description, build_trace_headers
@@ -36,10 +33,6 @@ if TYPE_CHECKING:
 # Seconds. A starting server, or a failing authentication webhook, can refuse good credentials for a
 # moment. Only a request that is sent later than this can confirm a 401.
 FORGIVENESS = 0.3
-
-
-def _get_time() -> float:
-    return asyncio.get_running_loop().time()
 
 
 class NetworkOptions(Protocol):
@@ -90,42 +83,30 @@ class Session:
         # infinity before the first response, None if the last response was another one.
         self._doubted_since: float | None = math.inf
 
-    async def send(self, call: Call, connect_timeout: float | None) -> Response:
-        """Send a request; note whether the API server accepts the credentials."""
-        since = self._doubted_since
-        is_decisive = since is not None and _get_time() - since >= FORGIVENESS
+    def build_request(self, call: Call, connect_timeout: float | None) -> Request:
+        """Build the request of a call, with the credentials."""
         target = self._base + call.path
         if call.params:
             target = f"{target}{'&' if '?' in call.path else '?'}{urlencode(call.params)}"
         key = (call.accept, None if call.content is None else call.content_type)
         headers = (self._headers.get(key) or self._build_headers(*key)) + build_trace_headers()
-        try:
-            response = await self.transport.send(
-                Request(
-                    *(call.method, target, headers, call.content, connect_timeout),
-                    is_repeatable=call.is_repeatable,
-                )
-            )
-        except UntrustedServerError as exc:
-            self._vault.ask_for_login(self.info, error=exc)
-            raise
-        coding = response.headers.get(b"content-encoding")
-        if coding and coding.lower() != b"identity":
-            await response.aclose()
-            raise TransportError(
-                f"the response is compressed ({coding.decode('latin-1')}), which was not "
-                "requested. Correct the proxy that compresses it"
-            )
-        if response.status == 401:
+        if call.etag:
+            headers += b"If-None-Match: %s\r\n" % call.etag
+        return Request(
+            call.method, target, headers, call.content, connect_timeout, call.is_repeatable
+        )
+
+    def note(self, status: int, sent_at: float) -> None:
+        """Note whether the API server accepts the credentials: the response to a request."""
+        if status == 401:
             if self._doubted_since in (None, math.inf):
-                self._doubted_since = _get_time()
-            elif is_decisive and since == self._doubted_since:
+                self._doubted_since = asyncio.get_running_loop().time()
+            elif sent_at - self._doubted_since >= FORGIVENESS:
                 self.is_refused = True
-        elif self._doubted_since is not None and response.status < 500:
+        elif self._doubted_since is not None and status < 500:
             self._doubted_since = None
             self.is_refused = False
             self._vault.confirmations += 1
-        return response
 
     def describe(self, call: Call) -> Description:
         """Describe a request for traces, by the conventions of OpenTelemetry for HTTP."""
@@ -220,11 +201,21 @@ class SessionPool:
         self._sessions: dict[int, Session] = {}
         self._is_closed = False
 
-    async def acquire(self, last: Session | None = None) -> Session:
-        """Return a session with valid credentials; wait for credentials if there are none.
+    def take(self, last: Session | None = None) -> Session | None:
+        """Return an open session with valid credentials: the last one if possible; or None.
 
-        Args:
-            last: the session to use again if its credentials are still valid.
+        The caller must :meth:`release` it once.
+        """
+        if self._is_closed:
+            return None
+        if last is None or last.info not in self._vault:
+            last = self._sessions.get(id(self._vault.choose()))
+        if last is not None:
+            last.users += 1
+        return last
+
+    async def open(self) -> Session:
+        """Open a session; wait for credentials if there are none. See :meth:`take`.
 
         Raises:
             LoginError: there are no usable credentials, or the pool is closed.
@@ -233,26 +224,29 @@ class SessionPool:
             raise LoginError(
                 "The client is closed: its operator, or its `async with` block, has ended."
             )
-        if last is not None and last.info in self._vault:
-            last.users += 1
-            return last
-        info, is_new = await self._vault.get(), False
+        info = await self._vault.get()
         while (session := self._sessions.get(id(info))) is None:
-            info, is_new = await self._open(info), True
-        session.users += 1  # before any await, so that it is not closed as unused
-        if is_new:
             try:
-                await self._close_outdated()
-            except BaseException:
-                session.users -= 1
-                raise
+                _check(info)
+                trusts_env = info.trust_env or self._trusts_env()
+                transport = self._transport_factory(dataclasses.replace(info, trust_env=trusts_env))
+            except LoginError as exc:
+                info = await self._vault.invalidate(info, error=exc)
+            else:
+                session = Session(info, transport, self._vault, trusts_env=trusts_env)
+                self._sessions[id(info)] = session
+        session.users += 1  # before any await, so that it is not closed as unused
+        try:
+            await self.close_outdated()
+        except BaseException:
+            session.users -= 1
+            raise
         return session
 
-    async def release(self, session: Session) -> None:
-        """Release a session; exactly once for each call of :meth:`acquire`."""
+    def release(self, session: Session) -> bool:
+        """Release a session, once; return whether :meth:`close_outdated` has something to close."""
         session.users -= 1
-        if not session.users and session.info not in self._vault:
-            await self._close_outdated()
+        return not session.users and session.info not in self._vault
 
     async def aclose(self) -> None:
         """Close all connections, including those in use."""
@@ -261,18 +255,7 @@ class SessionPool:
             while self._sessions:
                 stack.push_async_callback(self._sessions.popitem()[1].transport.aclose)
 
-    async def _open(self, info: ConnectionInfo) -> ConnectionInfo:
-        """Open a session for credentials; if they are not usable, return the next ones."""
-        try:
-            _check(info)
-            trusts_env = info.trust_env or self._trusts_env()
-            transport = self._transport_factory(dataclasses.replace(info, trust_env=trusts_env))
-        except LoginError as exc:
-            return await self._vault.invalidate(info, error=exc)
-        self._sessions[id(info)] = Session(info, transport, self._vault, trusts_env=trusts_env)
-        return info
-
-    async def _close_outdated(self) -> None:
+    async def close_outdated(self) -> None:
         """Close unused sessions whose credentials are no longer valid."""
         for key, session in list(self._sessions.items()):
             is_outdated = not session.users and session.info not in self._vault

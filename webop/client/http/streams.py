@@ -6,6 +6,7 @@ Place in the flow: between :meth:`webop.client.api.Client.stream` and the parsin
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from webop.client.http.failed_requests import build_connection_error, build_status_error
@@ -33,27 +34,6 @@ class StreamLimits(NamedTuple):
     total: float | None = None
 
 
-class Deadlines:
-    """The deadlines of a stream that begins now: for the next data, and for the whole stream."""
-
-    def __init__(self, limits: StreamLimits) -> None:
-        self._now = asyncio.get_running_loop().time
-        self._silence = limits.silence
-        self._end = None if limits.total is None else self._now() + limits.total
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the total time is over, which is not an error."""
-        return self._end is not None and self._now() >= self._end
-
-    def limit(self) -> asyncio.Timeout:
-        """Limit the wait for the next piece of data: a context that raises TimeoutError."""
-        if self._silence is None:
-            return asyncio.timeout_at(self._end)
-        silence_end = self._now() + self._silence
-        return asyncio.timeout_at(silence_end if self._end is None else min(silence_end, self._end))
-
-
 class LineStream:
     """Iterates over batches of lines: all complete lines of each piece of data.
 
@@ -61,81 +41,91 @@ class LineStream:
     longer than a piece of data. The iteration stops when the server ends the stream, or when the
     total time is over. It raises TimeoutError when the server sends nothing for too long, and
     APIConnectionError when the stream is cut.
+
+    Attributes:
+        response: what the lines are read from.
     """
 
-    def __init__(self, call: Call, response: Response, deadlines: Deadlines) -> None:
+    response: Response
+
+    def __init__(self, call: Call, limits: StreamLimits) -> None:
         self._call = call
-        self._read = response.receive
-        self._deadlines = deadlines
+        self._now = asyncio.get_running_loop().time
         self._tail = bytearray()
+        self.limit(limits)
 
     def limit(self, limits: StreamLimits) -> None:
         """Replace the limits; the total time starts again."""
-        self._deadlines = Deadlines(limits)
+        self._silence = limits.silence
+        self._end = math.inf if limits.total is None else self._now() + limits.total
+
+    def waiting(self) -> asyncio.Timeout:
+        """Limit the wait for the next data, but not the time in which the consumer is busy."""
+        end = self._end if self._silence is None else min(self._now() + self._silence, self._end)
+        return asyncio.timeout_at(None if end == math.inf else end)
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> list[bytes]:
         while True:
-            chunk = await self._receive()
+            try:
+                async with self.waiting():
+                    chunk = await self.response.receive()
+            except TimeoutError:
+                if self._now() < self._end:
+                    raise
+                raise StopAsyncIteration from None  # the next stream brings the unfinished line
+            except OSError as exc:
+                raise build_connection_error(self._call.attempt, exc) from exc
             if not chunk:
                 break
-            lines = split_lines(self._tail, chunk)
-            if lines:
+            # Only the new chunk is searched for line ends: a long line costs linear time in all.
+            end = chunk.rfind(b"\n")
+            if end >= 0:
+                lines = chunk[:end].split(b"\n")
+                lines[0] = bytes(self._tail) + lines[0]
+                self._tail[:] = chunk[end + 1 :]
                 return lines
+            self._tail += chunk
             if len(self._tail) > _LINE_LIMIT:
-                exc = TransportError(f"a line is longer than {_LINE_LIMIT:,} bytes")
-                raise build_connection_error(self._call.attempt, exc)
+                problem = TransportError(f"a line is longer than {_LINE_LIMIT:,} bytes")
+                raise build_connection_error(self._call.attempt, problem)
         if not self._tail:
             raise StopAsyncIteration
         rest = bytes(self._tail)
         self._tail.clear()
         return [rest]
 
-    async def _receive(self) -> bytes:
-        """Return the next piece of data; nothing at the end."""
-        try:
-            # Only the wait is limited, not the time in which the consumer is busy.
-            async with self._deadlines.limit():
-                return await self._read()
-        except TimeoutError:
-            if self._deadlines.is_over:
-                self._tail.clear()  # the next stream brings the rest again
-                return b""
-            raise
-        except OSError as exc:
-            raise build_connection_error(self._call.attempt, exc) from exc
-
 
 async def read_content(response: Response) -> bytes:
-    """Read the whole content, release the connection."""
+    """Read the whole content; close the connection if that is interrupted."""
     chunks = []
     try:
         while chunk := await response.receive():
             chunks.append(chunk)
-    finally:
+            if response.is_complete:
+                break
+    except BaseException:
         await response.aclose()
+        raise
     return b"".join(chunks)
 
 
 def build_refusal(call: Call, response: Response, content: bytes) -> APIStatusError:
     """Build the exception for a response with a status of 300 or above."""
+    if problem := find_compression(response):
+        raise problem
     retry_after = response.headers.get(b"retry-after", b"").decode("latin-1")
-    return build_status_error(call.attempt, response.status, {"retry-after": retry_after}, content)
+    return build_status_error(call.attempt, response.status, retry_after, content)
 
 
-def split_lines(tail: bytearray, chunk: bytes) -> list[bytes]:
-    """Return the lines that the chunk completes; keep the unfinished rest in the tail.
-
-    A long line costs linear time in all: only the new chunk is searched for line ends.
-    """
-    end = chunk.rfind(b"\n")
-    if end < 0:
-        tail += chunk
-        return []
-    lines = chunk[:end].split(b"\n")
-    if tail:
-        lines[0] = bytes(tail) + lines[0]
-    tail[:] = chunk[end + 1 :]
-    return lines
+def find_compression(response: Response) -> TransportError | None:
+    """Return the error of a compressed response. It is only sought if the content is no JSON."""
+    coding = response.headers.get(b"content-encoding")
+    if not coding or coding.lower() == b"identity":
+        return None
+    return TransportError(
+        f"the response is compressed ({coding.decode('latin-1')}), which was not "
+        "requested. Correct the proxy that compresses it"
+    )

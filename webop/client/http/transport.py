@@ -60,6 +60,10 @@ class Response(Protocol):
     def headers(self) -> Mapping[bytes, bytes]:
         """The headers by names in lower case."""
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether all of it has arrived; False also if that is unknown."""
+
     async def receive(self) -> bytes:
         """Wait for the next piece of the content; nothing at the end.
 

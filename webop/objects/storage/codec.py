@@ -20,7 +20,6 @@ import logging
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 import orjson
@@ -29,11 +28,11 @@ from webop.objects.fields import is_mapping, resolve
 from webop.objects.json_text import load
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from webop.objects.body import BodyEssence
 
 logger = logging.getLogger(__name__)
+
+ANNOTATIONS: Final = ("metadata", "annotations")
 
 ANNOTATIONS_LIMIT: Final = 262_144
 """Bytes of all names and values of an object's annotations in UTF-8; as many are accepted
@@ -86,19 +85,20 @@ def encode(value: Any, *, is_sorted: bool = False) -> str:
         return json.dumps(value, default=_simplify, sort_keys=is_sorted, separators=(",", ":"))
 
 
-def build_place(key: str, raw: Mapping[str, Any]) -> str:
-    """Return where a state is, for the log: the annotation or the field, and the object."""
-    metadata = raw.get("metadata") or {}
+def log_damage(place: str, body: Mapping[str, Any], exc: Exception) -> None:
+    """Log that a state is not readable: it counts as absent, and is later overwritten."""
+    metadata = body.get("metadata") or {}
     namespace, name = metadata.get("namespace"), metadata.get("name")
-    kind = f"{raw['kind']} " if "kind" in raw else ""
-    return f"{key} of {kind}{namespace}/{name}" if namespace else f"{key} of {kind}{name}"
+    kind = f"{body['kind']} " if "kind" in body else ""
+    owner = f"{kind}{namespace}/{name}" if namespace else f"{kind}{name}"
+    logger.warning("Ignored the damaged state in %s of %s: %s", place, owner, exc)
 
 
-def decode(text: str, *, place: str) -> dict[str, Any] | None:
+def decode(text: str) -> dict[str, Any] | None:
     """Return the mapping of a JSON text; None for null.
 
-    A text that is not a mapping, as after a manual edit, counts as absent: it is logged with its
-    place, and later overwritten.
+    Raises:
+        ValueError: it is not a mapping, as after a manual edit.
     """
     try:
         value = _load(text)
@@ -106,36 +106,35 @@ def decode(text: str, *, place: str) -> dict[str, Any] | None:
         value = text
     if value is None or isinstance(value, dict):
         return value
-    text = "Ignored the damaged state in %s: not a JSON object. Perhaps somebody has edited it."
-    logger.warning(text, place)  # no word of a Secret
-    return None
+    raise ValueError("not a JSON object. Perhaps somebody has edited it.")  # no word of a Secret
 
 
-def measure(text: object) -> int:
+def measure(text: str) -> int:
     """Return the bytes that a name or a value of an annotation takes."""
-    if not isinstance(text, str):
-        return 0  # to be deleted, or a mistake that the API server reports
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
-def measure_others(raw: Mapping[str, Any], patch: Mapping[str, Any], names: Collection[str]) -> int:
-    """Return the bytes of the annotations as they are after the patch, without some of them."""
-    path = ("metadata", "annotations")
-    present, changes = resolve(raw, path), resolve(patch, path)
-    merged = present if is_mapping(present) else {}
-    if is_mapping(changes):
-        merged = {**merged, **changes}
-    left = merged.keys() - {*names}
-    return measure_all({name: merged[name] for name in left if merged[name] is not None})
+def merge_annotations(raw: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the annotations of an object as they are after a patch."""
+    merged: dict[str, Any] = {**(resolve(raw, ANNOTATIONS) or {})}
+    changes = resolve(patch, ANNOTATIONS)
+    for name, text in changes.items() if is_mapping(changes) else ():
+        if text is None:
+            merged.pop(name, None)
+        else:
+            merged[name] = text
+    return merged
 
 
 def measure_all(annotations: Mapping[str, Any]) -> int:
     """Return the bytes that annotations take, as API servers count them."""
-    return sum(map(measure, chain.from_iterable(annotations.items())))
+    # Values that are no strings are mistakes, which the API server reports.
+    texts = [text for item in annotations.items() for text in item if isinstance(text, str)]
+    return measure("".join(texts))
 
 
 def compress(essence: Mapping[str, Any], limit: int) -> str | None:
-    """Return the compressed text of a state, to be read by :func:`expand`.
+    """Return the compressed text of a state, to be read by :func:`decode_essence`.
 
     None if it takes more bytes than the limit.
     """
@@ -145,22 +144,24 @@ def compress(essence: Mapping[str, Any], limit: int) -> str | None:
 
 
 def summarize(essence: Mapping[str, Any]) -> str:
-    """Return the text of a state's digest, to be read by :func:`expand`."""
+    """Return the text of a state's digest, to be read by :func:`decode_essence`."""
     return f'{{"{_DIGEST}":"{EssenceDigest.of(essence).sha256}"}}'
 
 
-def expand(document: dict[str, Any]) -> StoredEssence:
-    """Return the state that a stored document stands for, which mostly is the state itself.
+def decode_essence(text: str) -> StoredEssence | None:
+    """Return the state that a text stands for; None for null.
 
     Raises:
         ValueError: it is not readable, as after a manual edit.
     """
-    if len(document) == 1:
+    document: Any = decode(text)
+    if document is not None and len(document) == 1:
         if (packed := document.get(_COMPRESSED)) is not None:
             return _decompress(packed)
         if (digits := document.get(_DIGEST)) is not None:
             return EssenceDigest(str(digits))
-    return cast("BodyEssence", document)
+    essence: BodyEssence | None = document
+    return essence
 
 
 def _decompress(packed: object) -> BodyEssence:

@@ -24,7 +24,7 @@ from webop.objects.fields import (
     resolve,
 )
 from webop.objects.storage import codec
-from webop.objects.storage.codec import EssenceDigest, StoredEssence
+from webop.objects.storage.codec import ANNOTATIONS, EssenceDigest, StoredEssence
 from webop.objects.storage.keys import (
     DEFAULT_PREFIX,
     DROPPED_IF_EMPTY,
@@ -43,7 +43,6 @@ __all__ = ["EssenceDigest", "StoredEssence"]
 
 logger = logging.getLogger(__name__)
 
-_ANNOTATIONS: Final = ("metadata", "annotations")
 _KUBECTL: Final = "kubectl.kubernetes.io/last-applied-configuration"
 _SYSTEM_STANZAS: Final = frozenset({"apiVersion", "kind", "metadata", "status"})
 _TOO_LARGE: Final = (
@@ -83,16 +82,13 @@ class DiffBaseStorage(EssenceCleaning, ABC):
         """
         raw = get_raw(body)
         essence = {key: value for key, value in raw.items() if key not in _SYSTEM_STANZAS}
-        metadata: dict[str, Any] = {}
-        if labels := resolve(raw, ("metadata", "labels")):
+        meta, metadata = raw.get("metadata") or {}, {}
+        if labels := meta.get("labels"):
             metadata["labels"] = labels
-        if annotations := resolve(raw, _ANNOTATIONS):
+        if annotations := meta.get("annotations"):
             managed = find_managed_prefixes(annotations)
-            kept = {
-                key: value
-                for key, value in annotations.items()
-                if key != _KUBECTL and not key.startswith(managed)
-            }
+            kept = {key: val for key, val in annotations.items() if not key.startswith(managed)}
+            kept.pop(_KUBECTL, None)
             if kept:
                 metadata["annotations"] = kept
         if metadata:
@@ -101,7 +97,7 @@ class DiffBaseStorage(EssenceCleaning, ABC):
             _include(raw, essence, parse_field(field))
         for field in self.ignored_fields:
             essence = build_without(essence, parse_field(field))
-        return cast("BodyEssence", self._own(essence))
+        return self._own(cast("BodyEssence", essence))
 
     @abstractmethod
     def fetch(self, *, body: Body) -> StoredEssence | None:
@@ -156,38 +152,34 @@ class AnnotationsDiffBaseStorage(AnnotationNaming, DiffBaseStorage):
 
     def build(self, *, body: Body, extra_fields: Iterable[FieldSpec] | None = None) -> BodyEssence:
         """Build the essence, without the annotation itself."""
-        document = cast("dict[str, Any]", super().build(body=body, extra_fields=extra_fields))
-        annotations = resolve(document, _ANNOTATIONS)
-        if annotations:  # the managed ones are not in it, but those of extra fields can be
+        essence = super().build(body=body, extra_fields=extra_fields)
+        # The managed annotations are not in it, but those of extra fields can be.
+        if resolve(essence, ANNOTATIONS):
             for name in self.make_keys(self.key, body=body):
-                if name in annotations:
-                    document = build_without(document, (*_ANNOTATIONS, name))
-        return cast("BodyEssence", document)
+                essence = build_without(essence, (*ANNOTATIONS, name))
+        return essence
 
     def fetch(self, *, body: Body) -> StoredEssence | None:
         """Return the essence from the annotation, or its digest."""
-        for place, document in self._read_states(self.key, body):
-            try:
-                return codec.expand(document)
-            except ValueError as exc:
-                logger.warning("Ignored the damaged state in %s: %s", place, exc)
-        return None
+        essence: StoredEssence | None = self._read_state(self.key, body, codec.decode_essence)
+        return essence
 
     def store(self, *, body: Body, patch: Patch, essence: BodyEssence) -> None:
         """Put the essence into the patch, as text with a line end for a clean ``kubectl get``."""
         text = codec.encode(essence) + "\n"
         raw = get_raw(body)
-        names = list(self.make_keys(self.key, body=body))
-        room = codec.ANNOTATIONS_LIMIT - codec.RESERVE - codec.measure_others(raw, patch, names)
+        name, *older = self.make_keys(self.key, body=body)
+        others = codec.merge_annotations(raw, patch)
+        for key in (name, *older):
+            others.pop(key, None)
+        room = codec.ANNOTATIONS_LIMIT - codec.RESERVE - codec.measure_all({**others, name: ""})
         size = codec.measure(text)
-        if codec.measure(names[0]) + size > room:
-            text = self._shrink(body, essence, room - codec.measure(names[0]), size)
-        for name in names:
-            room -= codec.measure(name) + codec.measure(text)
-            if room >= 0 or name == names[0]:
-                ensure(patch, (*_ANNOTATIONS, name), text)
-            elif name in (resolve(raw, _ANNOTATIONS) or ()):
-                ensure(patch, (*_ANNOTATIONS, name), None)
+        if size > room:
+            text = self._shrink(body, essence, room, size)
+        ensure(patch, (*ANNOTATIONS, name), text)
+        for key in older:  # beside the first one, if both fit
+            room -= codec.measure(text) + codec.measure(key)
+            ensure(patch, (*ANNOTATIONS, key), text if codec.measure(text) <= room else None)
         self.store_marker(body=raw, patch=patch)
 
     def _shrink(self, body: Body, essence: BodyEssence, room: int, size: int) -> str:
@@ -229,14 +221,18 @@ class StatusDiffBaseStorage(DiffBaseStorage):
     def build(self, *, body: Body, extra_fields: Iterable[FieldSpec] | None = None) -> BodyEssence:
         """Build the essence, without the field itself."""
         essence = super().build(body=body, extra_fields=extra_fields)
-        return cast("BodyEssence", build_without(cast("dict[str, Any]", essence), self.field))
+        return build_without(essence, self.field)
 
     def fetch(self, *, body: Body) -> BodyEssence | None:
         """Return the essence from the field."""
         raw = get_raw(body)
         text = resolve(raw, self.field)
-        place = codec.build_place(f"the field {'.'.join(self.field)}", raw)
-        return None if text is None else cast("BodyEssence | None", codec.decode(text, place=place))
+        try:
+            essence: Any = None if text is None else codec.decode(text)
+        except ValueError as exc:
+            codec.log_damage(f"the field {'.'.join(self.field)}", raw, exc)
+            return None
+        return cast("BodyEssence | None", essence)
 
     def store(self, *, body: Body, patch: Patch, essence: BodyEssence) -> None:  # noqa: ARG002
         """Put the essence into the patch as text, which is never merged with an old value."""

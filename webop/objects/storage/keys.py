@@ -12,7 +12,7 @@ import base64
 import hashlib
 import re
 import warnings
-from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, cast
 
 from webop.objects.body import get_raw
 from webop.objects.fields import (
@@ -25,12 +25,14 @@ from webop.objects.fields import (
     remove,
     resolve,
 )
-from webop.objects.storage.codec import build_place, decode
+from webop.objects.storage.codec import ANNOTATIONS, log_damage
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from webop.objects.body import Body, BodyEssence
+
+T = TypeVar("T")
 
 DROPPED_IF_EMPTY: Final = (
     ("metadata", "labels"),
@@ -44,6 +46,7 @@ DEFAULT_PREFIX: Final = "kopf.zalando.org"
 KEPT_PREFIX: Final = "kept.webop.dev"  # of what conversions keep (webop.models.kept_content)
 MARKER: Final = "kopf-managed"
 
+_KNOWN: Final = (DEFAULT_PREFIX, KEPT_PREFIX)
 _SUBDOMAIN: Final = "." + DEFAULT_PREFIX
 
 _NAME_LIMIT: Final = 63
@@ -69,12 +72,9 @@ def find_managed_prefixes(annotations: Iterable[str]) -> tuple[str, ...]:
     prefixes: set[str] = set()
     for annotation in annotations:
         prefix, slash, name = annotation.partition("/")
-        if not slash or prefix in prefixes:
-            continue
-        is_known = prefix in (DEFAULT_PREFIX, KEPT_PREFIX) or prefix.endswith(_SUBDOMAIN)
-        if is_known or name == MARKER:
-            prefixes.add(prefix)
-    return tuple(f"{prefix}/" for prefix in prefixes)
+        if slash and (prefix in _KNOWN or name == MARKER or prefix.endswith(_SUBDOMAIN)):
+            prefixes.add(f"{prefix}/")
+    return tuple(prefixes)
 
 
 def build_marker(prefix: str) -> dict[str, str]:
@@ -97,8 +97,10 @@ class EssenceCleaning:
         if not cls.__module__.startswith("webop.objects.storage."):
             cls._gives_copies |= cls._makes_essences in vars(cls)
 
-    def _own(self, essence: Any) -> dict[str, Any]:
-        return cast("dict[str, Any]", clone(essence) if self._gives_copies else essence)
+    def _own(self, essence: T) -> T:
+        if self._gives_copies:
+            essence = clone(essence)
+        return essence
 
     @staticmethod
     def remove_annotations(essence: BodyEssence, keys_to_remove: Collection[str]) -> None:
@@ -121,16 +123,16 @@ class EssenceCleaning:
 class NamedField:
     """The field of a storage; in one that is set as a string, ``{name}`` is the storage's name."""
 
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._attribute = f"_{name}"
+    if TYPE_CHECKING:  # it is an attribute of the storage, which is read for each handler
 
-    def __get__(self, storage: Any, owner: type) -> FieldPath:
-        path: FieldPath = getattr(storage, self._attribute)
-        return path
+        def __get__(self, storage: object, owner: type) -> FieldPath: ...
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
 
     def __set__(self, storage: Any, field: FieldSpec) -> None:
         spec = field.format(name=storage.name) if isinstance(field, str) else field
-        setattr(storage, self._attribute, parse_field(spec))
+        vars(storage)[self._name] = parse_field(spec)
 
 
 class AnnotationNaming:
@@ -172,9 +174,10 @@ class AnnotationNaming:
         The deployment controller copies the annotations of a deployment to its replica sets, with
         the state of the deployment's handlers among them, if both kinds are handled.
         """
-        if body.get("kind") != "ReplicaSet":
+        raw = get_raw(body)
+        if raw.get("kind") != "ReplicaSet":
             return key
-        owners = resolve(body, ("metadata", "ownerReferences")) or ()
+        owners = resolve(raw, ("metadata", "ownerReferences")) or ()
         is_owned = any(owner.get("kind") == "Deployment" for owner in owners)
         return f"{key}-ofDRS" if is_owned else key
 
@@ -214,16 +217,18 @@ class AnnotationNaming:
         suffix = self.make_suffix(hashed)
         return f"{name[: room - len(suffix)]}{suffix}"
 
-    def _read_states(self, key: str, body: Body) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield the readable annotations of a key, the present form first, with their places."""
+    def _read_state(self, key: str, body: Body, decode: Callable[[str], Any]) -> Any:
+        """Return the first readable annotation of a key; the present form is the first."""
         raw = get_raw(body)
-        annotations = resolve(raw, ("metadata", "annotations"))
+        annotations = resolve(raw, ANNOTATIONS)
         for name in self.make_keys(key, body=body) if annotations else ():
-            text = annotations.get(name)
-            if text is not None:
-                place = build_place(f"the annotation {name}", raw)
-                if (state := decode(text, place=place)) is not None:
-                    yield place, state
+            try:
+                text = annotations.get(name)
+                if text is not None and (state := decode(text)) is not None:
+                    return state
+            except ValueError as exc:
+                log_damage(f"the annotation {name}", raw, exc)
+        return None
 
     def store_marker(self, *, body: Mapping[str, Any], patch: dict[str, Any]) -> None:
         """Mark the object as managed by this operator, so that others ignore its annotations.
@@ -231,6 +236,6 @@ class AnnotationNaming:
         The prefixes that begin with ``kopf.`` are never marked.
         """
         for name, value in build_marker(self.prefix).items():
-            path = ("metadata", "annotations", name)
+            path = (*ANNOTATIONS, name)
             if resolve(body, path) is None and resolve(patch, path) is None:
                 ensure(patch, path, value)

@@ -9,6 +9,7 @@ manual). Users choose or write a storage in ``settings.persistence.progress_stor
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypedDict, cast
 
 from webop.objects.body import get_raw
@@ -22,7 +23,8 @@ from webop.objects.fields import (
     remove,
     resolve,
 )
-from webop.objects.storage.codec import ANNOTATIONS_LIMIT, decode, encode, measure, measure_others
+from webop.objects.storage import codec
+from webop.objects.storage.codec import ANNOTATIONS, decode, encode, measure
 from webop.objects.storage.keys import DEFAULT_PREFIX, AnnotationNaming, EssenceCleaning, NamedField
 
 if TYPE_CHECKING:
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
     from webop.objects.body import Body, BodyEssence
     from webop.objects.patch import Patch
 
-_ANNOTATIONS: Final = ("metadata", "annotations")
 _MESSAGE_LIMITS: Final = (1000, 200, 50, 0)
 """Characters of a message: as many as fit, and never more than the first of them."""
 
@@ -83,7 +84,7 @@ class ProgressStorage(EssenceCleaning, ABC):
     @abstractmethod
     def clear(self, *, essence: BodyEssence) -> BodyEssence:
         """Build an essence without the data of the storage; this implementation removes nothing."""
-        return cast("BodyEssence", self._own(essence))
+        return self._own(essence)
 
     def flush(self) -> None:  # documented as optional to override
         """Write buffered records, if there are any."""
@@ -118,41 +119,43 @@ class AnnotationsProgressStorage(AnnotationNaming, ProgressStorage):
 
     def fetch(self, *, key: str, body: Body) -> ProgressRecord | None:
         """Return the record from the annotation."""
-        found = next(self._read_states(key, body), None)
-        return None if found is None else cast("ProgressRecord", found[1])
+        record: ProgressRecord | None = self._read_state(key, body, decode)
+        return record
 
     def store(self, *, key: str, record: ProgressRecord, body: Body, patch: Patch) -> None:
         """Put the record into the patch."""
         text = self._encode(record, _MESSAGE_LIMITS[0])
         raw = get_raw(body)
         for name in self.make_keys(key, body=body):
-            ensure(patch, (*_ANNOTATIONS, name), text)
+            ensure(patch, (*ANNOTATIONS, name), text)
         self.store_marker(body=raw, patch=patch)
 
     def purge(self, *, key: str, body: Body, patch: Patch) -> None:
         """Delete the annotation, if it is there."""
         raw = get_raw(body)
-        for name in self.make_keys(key, body=body):
-            _purge((*_ANNOTATIONS, name), raw, patch)
+        is_any = resolve(raw, ANNOTATIONS) or resolve(patch, ANNOTATIONS)
+        for name in self.make_keys(key, body=body) if is_any else ():
+            _purge((*ANNOTATIONS, name), raw, patch)
 
     def touch(self, *, body: Body, patch: Patch, value: str | None) -> None:
         """Set the annotation for touching, if it is not of that value already."""
         raw = get_raw(body)
-        for name in self.make_keys(self.touch_key, body=body):
-            path = (*_ANNOTATIONS, name)
+        is_any = value is not None or resolve(raw, ANNOTATIONS)
+        for name in self.make_keys(self.touch_key, body=body) if is_any else ():
+            path = (*ANNOTATIONS, name)
             if resolve(raw, path) != value:
                 ensure(patch, path, value)
                 self.store_marker(body=raw, patch=patch)
 
     def clear(self, *, essence: BodyEssence) -> BodyEssence:
         """Remove all annotations under the prefix."""
-        document = self._own(essence)
-        prefix, annotations = f"{self.prefix}/", resolve(document, _ANNOTATIONS)
+        essence = self._own(essence)
+        annotations = resolve(essence, ANNOTATIONS)
         # A stored state is what anybody has written who may write the object.
         for name in annotations if is_mapping(annotations) else ():
-            if name.startswith(prefix):
-                document = build_without(document, (*_ANNOTATIONS, name))
-        return cast("BodyEssence", document)
+            if name.startswith(f"{self.prefix}/"):
+                essence = build_without(essence, (*ANNOTATIONS, name))
+        return essence
 
     def fit(self, *, body: Body, patch: Patch) -> None:
         """Cut the messages of all records alike, so that the annotations fit into the object.
@@ -161,16 +164,15 @@ class AnnotationsProgressStorage(AnnotationNaming, ProgressStorage):
         already are cut as well, if need be. The mappings around the annotations are replaced, not
         changed in place: the patch of the handlers can share them.
         """
-        changes = resolve(patch, _ANNOTATIONS)
+        changes = resolve(patch, ANNOTATIONS)
         if not is_mapping(changes):
             return
-        raw = get_raw(body)
-        excess = measure_others(raw, patch, ()) - ANNOTATIONS_LIMIT
+        merged = codec.merge_annotations(get_raw(body), patch)
+        excess = codec.measure_all(merged) - codec.ANNOTATIONS_LIMIT
         if excess <= 0:
             return
-        merged = {**(resolve(raw, _ANNOTATIONS) or {}), **changes}
         records = self._find_records(merged)
-        size = sum(map(measure, map(merged.get, records)))
+        size = sum(measure(merged[name]) for name in records)
         texts: dict[str, str] = {}
         for limit in _MESSAGE_LIMITS[1:]:
             texts = {name: self._encode(record, limit) for name, record in records.items()}
@@ -185,8 +187,8 @@ class AnnotationsProgressStorage(AnnotationNaming, ProgressStorage):
         for name, text in annotations.items():
             if not name.startswith(f"{self.prefix}/") or not isinstance(text, str):
                 continue
-            if '"message":' in text:
-                record = decode(text, place=f"the annotation {name}")
+            with suppress(ValueError):  # anybody can have written it
+                record = decode(text) if '"message":' in text else None
                 if record is not None and record.keys() <= ProgressRecord.__annotations__.keys():
                     found[name] = cast("ProgressRecord", record)
         return found
@@ -222,7 +224,8 @@ class StatusProgressStorage(ProgressStorage):
 
     def fetch(self, *, key: str, body: Body) -> ProgressRecord | None:
         """Return the record from the field."""
-        record = resolve(get_raw(body), (*self.field, key))
+        records = resolve(get_raw(body), self.field)
+        record = records.get(key) if isinstance(records, dict) else None
         return cast("ProgressRecord", record) if isinstance(record, dict) else None
 
     def store(self, *, key: str, record: ProgressRecord, body: Body, patch: Patch) -> None:  # noqa: ARG002
@@ -240,7 +243,7 @@ class StatusProgressStorage(ProgressStorage):
 
     def clear(self, *, essence: BodyEssence) -> BodyEssence:
         """Remove the field of the records."""
-        return cast("BodyEssence", build_without(self._own(essence), self.field))
+        return build_without(self._own(essence), self.field)
 
 
 class _ReadOnlyStatusProgressStorage(StatusProgressStorage):
@@ -292,7 +295,7 @@ class MultiProgressStorage(ProgressStorage):
 
     def clear(self, *, essence: BodyEssence) -> BodyEssence:
         """Build an essence without the data of any of the storages."""
-        essence = cast("BodyEssence", self._own(essence))
+        essence = self._own(essence)
         for storage in self.storages:
             essence = storage.clear(essence=essence)
         return essence

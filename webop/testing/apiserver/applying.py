@@ -9,8 +9,10 @@ changes owners does not change the resource version.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
+
+from webop.models.cel_rules import LIST_KEYS, LIST_TYPE, MAP_TYPE
 
 from .kinds import Kind
 from .messages import Json, Refusal
@@ -18,21 +20,14 @@ from .messages import Json, Refusal
 Path = tuple[Any, ...]
 
 _IDENTITY = {"name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp"}
-# The keys of lists in the metadata and in built-in kinds, by the names of the fields.
-_KEYS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("containers", "initContainers", "env", "volumes"), ("name",)),
-    "ports": ("containerPort", "port", "protocol"),
-    "volumeMounts": ("mountPath",),
-    "imagePullSecrets": ("name",),
-    "conditions": ("type",),
-    "ownerReferences": ("uid",),
-    "finalizers": (),  # a set
-}
-_DEFAULTS = {"protocol": "TCP"}
 
 
 class _Items(dict[Path, Any]):
     """A list whose items have keys, or a set."""
+
+
+class _Atomic(dict[str, Any]):
+    """A mapping that is a leaf."""
 
 
 class Owner(NamedTuple):
@@ -113,7 +108,7 @@ def _list_leaves(kind: Kind, raw: Json) -> dict[Path, Any]:
 
 
 def _walk(tree: Any, path: Path) -> Iterator[tuple[Path, Any]]:
-    if not (isinstance(tree, dict) and tree):
+    if not (_is_granular(tree) and tree):
         yield path, tree
         return
     if path and isinstance(path[-1], tuple):  # an item with keys has owners itself
@@ -127,48 +122,35 @@ def _walk(tree: Any, path: Path) -> Iterator[tuple[Path, Any]]:
 def _grow(kind: Kind, raw: Json) -> Any:
     """Return an object as a tree."""
 
-    def grow(value: Any, schema: Json, name: str, *, is_custom: bool) -> Any:
-        if isinstance(value, dict) and schema.get("x-kubernetes-map-type") != "atomic":
+    def grow(value: Any, schema: Json) -> Any:
+        if isinstance(value, dict) and schema.get(MAP_TYPE) == "atomic":
+            return _Atomic(value)
+        if isinstance(value, dict):
             known = schema.get("properties") or {}
             rest = schema.get("additionalProperties")
-            return {
-                key: grow(
-                    item,
-                    known.get(key) or (rest if isinstance(rest, dict) else {}),
-                    key,
-                    is_custom=is_custom and key != "metadata",
-                )
-                for key, item in value.items()
-            }
-        keys = _find_keys(value, schema, name, is_custom=is_custom)
-        if keys is None:
+            rest = rest if isinstance(rest, dict) else {}
+            return {key: grow(item, known.get(key) or rest) for key, item in value.items()}
+        keys = schema.get(LIST_KEYS) or ()
+        if not isinstance(value, list) or schema.get(LIST_TYPE) not in {"set", "map"}:
+            return value
+        if keys and not all(isinstance(item, dict) for item in value):
             return value
         items = schema.get("items") or {}
-        return _Items(
-            (_read_key(item, keys), grow(item, items, "", is_custom=is_custom)) for item in value
-        )
+        return _Items((_read_key(item, keys, items), grow(item, items)) for item in value)
 
-    return grow(raw, kind.schema, "", is_custom=kind.is_custom)
+    return grow(raw, kind.whole_schema)
 
 
-def _find_keys(value: Any, schema: Json, name: str, *, is_custom: bool) -> Path | None:
-    """Return the keys of the items of a list, none for a set; None if it is a leaf."""
-    if not isinstance(value, list):
-        return None
-    list_type = schema.get("x-kubernetes-list-type")
-    keys = tuple(schema.get("x-kubernetes-list-map-keys") or ())
-    if not is_custom and list_type is None:
-        keys, list_type = _KEYS.get(name, ()), "map" if name in _KEYS else "atomic"
-    is_mapped = bool(keys) and all(isinstance(item, dict) for item in value)
-    return keys if is_mapped or (not keys and list_type in ("set", "map")) else None
+def _is_granular(tree: Any) -> bool:
+    return isinstance(tree, dict) and not isinstance(tree, _Atomic)
 
 
-def _read_key(item: Any, keys: Path) -> Path:
+def _read_key(item: Any, keys: Sequence[str], schema: Json) -> Path:
     if not keys:
         return (item,)
-    return tuple(
-        (key, item.get(key, _DEFAULTS.get(key))) for key in keys if key in item or key in _DEFAULTS
-    )
+    known = schema.get("properties") or {}
+    found = ((key, item.get(key, known.get(key, {}).get("default"))) for key in keys)
+    return tuple((key, value) for key, value in found if value is not None)
 
 
 def _shrink(tree: Any) -> Any:
@@ -181,7 +163,9 @@ def _shrink(tree: Any) -> Any:
 
 
 def _merge(tree: Any, other: Any) -> Any:
-    if type(tree) is not type(other) or not isinstance(tree, dict):
+    if other is None and _is_granular(tree):
+        return tree  # null says nothing about the fields of an object
+    if type(tree) is not type(other) or not _is_granular(tree):
         return other
     return type(tree)(
         (name, _merge(tree[name], other[name]))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 
 from .kinds import BUILT_IN, CRDS, Kind, build_custom_kinds
 from .messages import Json, Request
+from .rules import list_unevaluated
 from .store import Change, Store, Table
 
 _CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
@@ -112,10 +114,8 @@ class Kinds:
         names = {field: name for field, name in crd["spec"]["names"].items() if field not in taken}
         if taken:
             field, name = list(taken.items())[-1]
-            reason, message = (
-                f"{field[0].upper()}{field[1:]}Conflict",
-                f'"{name}" is already in use',
-            )
+            reason = f"{field[0].upper()}{field[1:]}Conflict"
+            message = f'"{name}" is already in use'
             conditions = [
                 _build_condition("NamesAccepted", stamp, reason, message, is_true=False),
                 _build_condition("Established", stamp, "NotAccepted", _NOT_ACCEPTED, is_true=False),
@@ -126,6 +126,7 @@ class Kinds:
             )
             return
         if is_new:
+            _warn_of_rules(crd)
             conditions = [
                 _build_condition("NamesAccepted", stamp, "NoConflicts", "no conflicts found"),
                 _build_condition("Established", stamp, "Installing", _ACCEPTED, is_true=False),
@@ -200,6 +201,22 @@ class Kinds:
 
     def _publish(self) -> None:
         self._told.append((self._now(), tuple(self._served.values())))
+
+
+def _warn_of_rules(crd: Json) -> None:
+    """Tell the test that CEL rules are not evaluated."""
+    schemas = [
+        version["schema"].get("openAPIV3Schema") or {} for version in crd["spec"]["versions"]
+    ]
+    rules = [rule for schema in schemas for rule in list_unevaluated(schema)]
+    listed = "; ".join(dict.fromkeys(rules))
+    if rules:
+        warnings.warn(
+            f"Rules of {crd['metadata']['name']} are not evaluated: {listed}. "
+            "Install cel-expr-python, or use a real API server.",
+            UserWarning,
+            stacklevel=2,
+        )
 
 
 def _build_condition(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import groupby
+
+from webop.objects.resources import rank_version
 
 from .kinds import Kind
 from .messages import Json, NoSuchPathError
@@ -114,10 +115,4 @@ def _build_resources(kind: Kind) -> list[Json]:
 
 def _sort_versions(versions: dict[str, list[Kind]]) -> list[tuple[str, list[Kind]]]:
     """Sort them by priority: v2, v1, v1beta1, v1alpha1."""
-
-    def rank(item: tuple[str, list[Kind]]) -> tuple[int, ...]:
-        letters = ["".join(part) for _, part in groupby(item[0], str.isdigit)]
-        stability = {"": 0, "beta": 1, "alpha": 2}.get("".join(letters[2:3]), 3)
-        return stability, *(-int(part) for part in letters if part.isdigit())
-
-    return sorted(versions.items(), key=rank)
+    return sorted(versions.items(), key=lambda item: rank_version(item[0]), reverse=True)

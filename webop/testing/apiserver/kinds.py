@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import Any
+
+import orjson
 
 from .messages import Json
 
@@ -17,22 +21,59 @@ WEBHOOKS = {
 }
 
 _ANY: Json = {"x-kubernetes-preserve-unknown-fields": True}
-_TEXT: Json = {"type": "string"}
-_TEXTS: Json = {"type": "object", "additionalProperties": _TEXT}
-_NUMBER: Json = {"type": "integer"}
+_SIZE_LIMIT = 1024 * 1024  # bytes
+_KEYS_OF_SECRETS = {
+    "kubernetes.io/dockercfg": (".dockercfg",),
+    "kubernetes.io/dockerconfigjson": (".dockerconfigjson",),
+    "kubernetes.io/ssh-auth": ("ssh-privatekey",),
+    "kubernetes.io/tls": ("tls.crt", "tls.key"),
+}
+TEXT: Json = {"type": "string"}
+TEXTS: Json = {"type": "object", "additionalProperties": TEXT}
+NUMBER: Json = {"type": "integer"}
+FLAG: Json = {"type": "boolean"}
+_MOMENT: Json = {"type": "string", "format": "date-time"}
 
 
 def _object(**properties: Json) -> Json:
     return {"type": "object", "properties": properties}
 
 
-def _keep(raw: Json) -> None:
+def _array(items: Json, kind: str, *keys: str) -> Json:
+    schema: Json = {"type": "array", "items": items, "x-kubernetes-list-type": kind}
+    return schema | ({"x-kubernetes-list-map-keys": list(keys)} if keys else {})
+
+
+_OWNER = _object(
+    **dict.fromkeys(("apiVersion", "kind", "name", "uid"), TEXT),
+    **dict.fromkeys(("controller", "blockOwnerDeletion"), FLAG),
+)
+METADATA: Json = _object(
+    name=TEXT,
+    generateName=TEXT,
+    namespace=TEXT,
+    selfLink=TEXT,
+    uid=TEXT,
+    resourceVersion=TEXT,
+    generation=NUMBER,
+    creationTimestamp=_MOMENT,
+    deletionTimestamp=_MOMENT,
+    deletionGracePeriodSeconds=NUMBER,
+    labels=TEXTS,
+    annotations=TEXTS,
+    ownerReferences=_array(_OWNER, "map", "uid"),
+    finalizers=_array(TEXT, "set"),
+    managedFields={"type": "array", "items": _ANY},
+)
+
+
+def keep(raw: Json) -> None:
     """Fill in nothing."""
 
 
-def _accept(raw: Json) -> str:  # noqa: ARG001 - the other ones read it
+def _accept(raw: Json) -> Iterator[str]:  # noqa: ARG001 - the other ones read it
     """Find no fault."""
-    return ""
+    yield from ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +89,11 @@ class Kind:
         creates_on_update: whether PUT creates what is absent.
         returns_deleted: whether the answer to DELETE is the object, not a Status.
         fill_in: completes new states of objects.
-        find_fault: tells what is invalid beyond the schema, if anything is.
+        fill_in_new: completes new objects before that.
+        find_faults: tells what is invalid beyond the schema, if anything is.
+        frozen: the fields that updates cannot change.
+        selectable: the fields of field selectors, with their values if they are absent.
+        deletes_by: what becomes of the dependents of deleted objects by default.
     """
 
     group: str
@@ -64,12 +109,22 @@ class Kind:
     schema: Json = field(default_factory=lambda: _ANY)
     is_custom: bool = False
     is_terminating: bool = False
-    counted: tuple[str, ...] | None = ()
+    counted: Sequence[str] | None = ()
     updates_without_version: bool = False
     creates_on_update: bool = False
     returns_deleted: bool = False
-    fill_in: Callable[[Json], None] = _keep
-    find_fault: Callable[[Json], str] = _accept
+    fill_in: Callable[[Json], None] = keep
+    fill_in_new: Callable[[Json], None] = keep
+    find_faults: Callable[[Json], Iterator[str]] = _accept
+    frozen: Sequence[str] = ()
+    selectable: dict[str, str] = field(default_factory=dict)
+    deletes_by: str = ""
+
+    @cached_property
+    def whole_schema(self) -> Json:
+        """The schema with the metadata."""
+        own = {"apiVersion": TEXT, "kind": TEXT, "metadata": METADATA}
+        return {**self.schema, "properties": {**(self.schema.get("properties") or {}), **own}}
 
     @property
     def resource(self) -> str:
@@ -117,17 +172,56 @@ def _fill_secret(raw: Json) -> None:
     raw.setdefault("type", "Opaque")
 
 
+def _find_faults_of_keys(raw: Json) -> Iterator[str]:
+    content = {name: raw.get(name) or {} for name in ("data", "binaryData")}
+    for name, items in content.items():
+        for key in items:
+            if not re.fullmatch(r"(?!\.\.?$|\.\.)[-._a-zA-Z0-9]{1,253}", key):
+                yield f"{name}[{key}]: Invalid value: must be a valid key: [-._a-zA-Z0-9]+"
+    if twice := content["data"].keys() & content["binaryData"]:
+        yield f"data[{twice.pop()}]: Invalid value: is also in binaryData"
+    texts = (len(text.encode()) for text in content["data"].values())
+    encoded = (len(text) * 3 // 4 for text in content["binaryData"].values())
+    if raw["kind"] == "ConfigMap" and sum(texts) + sum(encoded) > _SIZE_LIMIT:
+        yield f": Too long: may not be more than {_SIZE_LIMIT} bytes"
+
+
+def _find_secret_faults(raw: Json) -> Iterator[str]:
+    data, kind = raw.get("data") or {}, raw["type"]
+    yield from _find_faults_of_keys(raw)
+    if sum(len(text) * 3 // 4 for text in data.values()) > _SIZE_LIMIT:
+        yield f"data: Too long: may not be more than {_SIZE_LIMIT} bytes"
+    account = "kubernetes.io/service-account.name"
+    is_named = bool(raw["metadata"].get("annotations", {}).get(account))
+    if kind == "kubernetes.io/service-account-token" and not is_named:
+        yield f"metadata.annotations[{account}]: Required value"
+    if kind == "kubernetes.io/basic-auth" and not data.keys() & {"username", "password"}:
+        yield from (f"data[{key}]: Required value" for key in ("username", "password"))
+    for key in _KEYS_OF_SECRETS.get(kind, ()):
+        if not data.get(key) and (key not in data or key == "ssh-privatekey"):
+            yield f"data[{key}]: Required value"
+        elif key.startswith(".docker") and not _is_json(base64.b64decode(data[key])):
+            yield f"data[{key}]: Invalid value: is no JSON"
+
+
+def _is_json(content: bytes) -> bool:
+    try:
+        orjson.loads(content)
+    except ValueError:
+        return False
+    return True
+
+
 def _fill_lease(raw: Json) -> None:
     raw.setdefault("spec", {})
 
 
-def _find_lease_fault(raw: Json) -> str:
+def _find_lease_faults(raw: Json) -> Iterator[str]:
     spec = raw["spec"]
     if spec.get("leaseDurationSeconds", 1) <= 0:
-        return "spec.leaseDurationSeconds: must be greater than 0"
+        yield "spec.leaseDurationSeconds: must be greater than 0"
     if spec.get("leaseTransitions", 0) < 0:
-        return "spec.leaseTransitions: must be greater than or equal to 0"
-    return ""
+        yield "spec.leaseTransitions: must be greater than or equal to 0"
 
 
 def _fill_event(raw: Json) -> None:
@@ -140,7 +234,7 @@ def _fill_event(raw: Json) -> None:
         raw.setdefault(name, "")
 
 
-def _find_event_fault(raw: Json) -> str:
+def _find_event_faults(raw: Json) -> Iterator[str]:
     about = (raw.get("involvedObject") or {}).get("namespace", "")
     own = raw["metadata"]["namespace"]
     if raw["eventTime"]:
@@ -148,7 +242,8 @@ def _find_event_fault(raw: Json) -> str:
     else:
         # Events about objects of the cluster are in the namespace "default".
         is_right = (about or "default") == own
-    return "" if is_right else "involvedObject.namespace: does not match event.namespace"
+    if not is_right:
+        yield "involvedObject.namespace: does not match event.namespace"
 
 
 def _fill_webhooks(raw: Json) -> None:
@@ -176,19 +271,18 @@ def _fill_webhook(webhook: Json) -> Json:
     return webhook
 
 
-def _find_webhook_fault(raw: Json) -> str:
+def _find_webhook_faults(raw: Json) -> Iterator[str]:
     for index, webhook in enumerate(raw.get("webhooks", ())):
         place = f"webhooks[{index}]"
         if webhook.get("name", "").count(".") < 2:
-            return f"{place}.name: should be a domain with at least three segments"
+            yield f"{place}.name: should be a domain with at least three segments"
         if webhook.get("sideEffects") not in {"None", "NoneOnDryRun"}:
-            return f"{place}.sideEffects: Required value: must specify one of None, NoneOnDryRun"
+            yield f"{place}.sideEffects: Required value: must specify one of None, NoneOnDryRun"
         client = webhook.get("clientConfig") or {}
         if ("url" in client) == ("service" in client):
-            return f"{place}.clientConfig: Required value: exactly one of url or service"
+            yield f"{place}.clientConfig: Required value: exactly one of url or service"
         if not webhook.get("admissionReviewVersions"):
-            return f"{place}.admissionReviewVersions: Required value"
-    return ""
+            yield f"{place}.admissionReviewVersions: Required value"
 
 
 def _fill_crd(raw: Json) -> None:
@@ -201,94 +295,85 @@ def _fill_crd(raw: Json) -> None:
     raw.setdefault("status", {**empty, "storedVersions": stored})
 
 
-def _find_crd_fault(raw: Json) -> str:
+def _find_crd_faults(raw: Json) -> Iterator[str]:
     spec = raw["spec"]
     if raw["metadata"]["name"] != f"{spec['names'].get('plural')}.{spec.get('group')}":
-        return 'metadata.name: must be spec.names.plural+"."+spec.group'
+        yield 'metadata.name: must be spec.names.plural+"."+spec.group'
     if spec.get("scope") not in {"Namespaced", "Cluster"}:
-        return "spec.scope: Unsupported value"
+        yield "spec.scope: Unsupported value"
     if sum(bool(version.get("storage")) for version in spec["versions"]) != 1:
-        return "spec.versions: must have exactly one version marked as storage version"
+        yield "spec.versions: must have exactly one version marked as storage version"
     if not all(version.get("schema") for version in spec["versions"]):
-        return "spec.versions: schemas are required"
-    return ""
+        yield "spec.versions: schemas are required"
 
 
 def _fill_pod(raw: Json) -> None:
     raw.setdefault("status", {"phase": "Pending"})
 
 
+_BYTES: Json = {"type": "object", "additionalProperties": {"type": "string", "format": "base64"}}
 _LEASE_SPEC = _object(
-    holderIdentity=_TEXT,
-    leaseDurationSeconds=_NUMBER,
-    acquireTime=_TEXT,
-    renewTime=_TEXT,
-    leaseTransitions=_NUMBER,
-    strategy=_TEXT,
-    preferredHolder=_TEXT,
+    holderIdentity=TEXT,
+    leaseDurationSeconds=NUMBER,
+    acquireTime=TEXT,
+    renewTime=TEXT,
+    leaseTransitions=NUMBER,
+    strategy=TEXT,
+    preferredHolder=TEXT,
 )
 _ADMISSION: dict[str, Any] = {
     "namespaced": False,
     "schema": _object(webhooks={"type": "array", "items": {"type": "object", **_ANY}}),
     "counted": ("webhooks",),
     "fill_in": _fill_webhooks,
-    "find_fault": _find_webhook_fault,
+    "find_faults": _find_webhook_faults,
 }
 _FREE: Json = {"type": "object", **_ANY}
+_core = partial(Kind, "", "v1", updates_without_version=True)
 
 BUILT_IN: tuple[Kind, ...] = (
-    Kind(
-        "",
-        "v1",
+    _core(
         "namespaces",
         "Namespace",
         namespaced=False,
         short_names=("ns",),
         subresources=("finalize", "status"),
         schema=_object(spec=_FREE, status=_FREE),
-        updates_without_version=True,
         returns_deleted=True,
         fill_in=_fill_namespace,
     ),
-    Kind(
-        "",
-        "v1",
+    _core(
         "configmaps",
         "ConfigMap",
         short_names=("cm",),
-        schema=_object(data=_TEXTS, binaryData=_TEXTS, immutable={"type": "boolean"}),
-        updates_without_version=True,
+        schema=_object(data=TEXTS, binaryData=_BYTES, immutable=FLAG),
+        find_faults=_find_faults_of_keys,
     ),
-    Kind(
-        "",
-        "v1",
+    _core(
         "secrets",
         "Secret",
-        schema=_object(data=_TEXTS, stringData=_TEXTS, type=_TEXT, immutable={"type": "boolean"}),
-        updates_without_version=True,
+        schema=_object(data=_BYTES, stringData=TEXTS, type=TEXT, immutable=FLAG),
         fill_in=_fill_secret,
+        find_faults=_find_secret_faults,
+        frozen=("type",),
+        selectable={"type": ""},
     ),
-    Kind(
-        "",
-        "v1",
+    _core(
         "events",
         "Event",
         short_names=("ev",),
         schema=_object(
             **dict.fromkeys(("involvedObject", "source", "related", "series"), _FREE),
-            **dict.fromkeys(("reason", "message", "type", "action"), _TEXT),
-            **dict.fromkeys(("firstTimestamp", "lastTimestamp", "eventTime"), _TEXT),
-            **dict.fromkeys(("reportingComponent", "reportingInstance"), _TEXT),
-            count=_NUMBER,
+            **dict.fromkeys(("reason", "message", "type", "action"), TEXT),
+            **dict.fromkeys(("firstTimestamp", "lastTimestamp", "eventTime"), TEXT),
+            **dict.fromkeys(("reportingComponent", "reportingInstance"), TEXT),
+            count=NUMBER,
         ),
-        updates_without_version=True,
         creates_on_update=True,
         fill_in=_fill_event,
-        find_fault=_find_event_fault,
+        find_faults=_find_event_faults,
     ),
-    Kind(
-        "",
-        "v1",
+    _core(
         "pods",
         "Pod",
         short_names=("po",),
@@ -296,9 +381,9 @@ BUILT_IN: tuple[Kind, ...] = (
         subresources=("status",),
         schema=_object(spec=_FREE, status=_FREE),
         counted=("spec",),
-        updates_without_version=True,
         returns_deleted=True,
         fill_in=_fill_pod,
+        selectable=dict.fromkeys(("spec.nodeName", "status.phase", "status.podIP"), ""),
     ),
     Kind(
         "coordination.k8s.io",
@@ -308,7 +393,7 @@ BUILT_IN: tuple[Kind, ...] = (
         schema=_object(spec=_LEASE_SPEC),
         creates_on_update=True,
         fill_in=_fill_lease,
-        find_fault=_find_lease_fault,
+        find_faults=_find_lease_faults,
     ),
     *(
         Kind(
@@ -338,7 +423,7 @@ BUILT_IN: tuple[Kind, ...] = (
         | {"required": ["spec"]},
         counted=("spec",),
         fill_in=_fill_crd,
-        find_fault=_find_crd_fault,
+        find_faults=_find_crd_faults,
     ),
 )
 
@@ -362,6 +447,10 @@ def build_custom_kinds(crd: Json) -> list[Kind]:
             is_custom=True,
             is_terminating="deletionTimestamp" in crd["metadata"],
             counted=None,
+            selectable={
+                one["jsonPath"].removeprefix("."): ""
+                for one in version.get("selectableFields") or ()
+            },
         )
         for version in spec["versions"]
         if version.get("served")

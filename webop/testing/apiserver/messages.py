@@ -45,7 +45,9 @@ class Response:
     text: str = ""
 
     def encode(self) -> bytes:
-        """Return the content for the wire."""
+        """Return the content for the wire; 304 (not modified) has none."""
+        if self.status == 304:
+            return b""
         return self.text.encode() if self.text else orjson.dumps(self.body)
 
 

@@ -2,58 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 from typing import Any
 
+from webop.models import structural
+from webop.objects.fields import resolve
 from webop.objects.names import RFC1123_LABEL, SUBDOMAIN, is_label_key, is_label_value
 
+from .kinds import METADATA, TEXT
 from .messages import Json
+from .patches import is_same
 
 _STANDARD_FINALIZERS = {"kubernetes", "orphan", "foregroundDeletion"}
 _OWNER_FIELDS = ("apiVersion", "kind", "name", "uid")
+_NO_OWNERS = {("v1", "Event")}
 _ANNOTATIONS_LIMIT = 256 * 1024  # bytes, of all keys and values
 
 
 class MetadataError(Exception):
     """This is no metadata."""
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_text_map(value: Any) -> bool:
-    return isinstance(value, dict) and all(isinstance(item, str) for item in value.values())
-
-
-def _is_text_list(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(item, str) for item in value)
-
-
-def _is_map_list(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(item, dict) for item in value)
-
-
-_FIELDS: dict[str, Callable[[Any], bool]] = {
-    "name": _is_text,
-    "generateName": _is_text,
-    "namespace": _is_text,
-    "uid": _is_text,
-    "resourceVersion": _is_text,
-    "generation": _is_number,
-    "creationTimestamp": _is_text,
-    "deletionTimestamp": _is_text,
-    "deletionGracePeriodSeconds": _is_number,
-    "labels": _is_text_map,
-    "annotations": _is_text_map,
-    "ownerReferences": _is_map_list,
-    "finalizers": _is_text_list,
-}
 
 
 def decode_metadata(raw: Any) -> Json:
@@ -66,14 +34,16 @@ def decode_metadata(raw: Any) -> Json:
         return {}
     if not isinstance(raw, dict):
         raise MetadataError("cannot unmarshal it into Go value of type v1.ObjectMeta")
-    metadata = {}
-    for name, is_right in _FIELDS.items():
-        value = raw.get(name)
-        if value is None:
+    metadata: Json = {}
+    for name, found in raw.items():
+        schema = METADATA["properties"].get(name)
+        if found is None or schema is None or name in {"selfLink", "managedFields"}:
             continue
+        value = found
         if isinstance(value, dict) and None in value.values():
             value = {key: "" if item is None else item for key, item in value.items()}
-        if not is_right(value):
+        value = value if schema is TEXT else structural.fit(value, schema)
+        if any(structural.find_faults(value, schema, checks=(structural.check_format,))):
             raise MetadataError(f"cannot unmarshal it into Go struct field ObjectMeta.{name}")
         if value or value == 0:
             metadata[name] = value
@@ -109,7 +79,16 @@ def find_faults(metadata: Json, *, is_label: bool = False) -> Iterator[str]:
     for finalizer in metadata.get("finalizers", ()):
         if not is_label_key(finalizer):
             yield f"metadata.finalizers: Invalid value: {finalizer!r}"
-    for owner, field in product(metadata.get("ownerReferences", ()), _OWNER_FIELDS):
+    yield from _find_faults_of_owners(metadata.get("ownerReferences", ()))
+
+
+def _find_faults_of_owners(owners: Sequence[Json]) -> Iterator[str]:
+    if sum(bool(owner.get("controller")) for owner in owners) > 1:
+        yield "metadata.ownerReferences: Invalid value: only one reference can be the controller"
+    for owner in owners:
+        if (owner["apiVersion"], owner["kind"]) in _NO_OWNERS:
+            yield "metadata.ownerReferences: Invalid value: is disallowed from being an owner"
+    for owner, field in product(owners, _OWNER_FIELDS):
         if not owner.get(field):
             yield f"metadata.ownerReferences.{field}: Invalid value: must not be empty"
 
@@ -119,6 +98,16 @@ def find_core_faults(metadata: Json) -> Iterator[str]:
     for finalizer in metadata.get("finalizers", ()):
         if "/" not in finalizer and finalizer not in _STANDARD_FINALIZERS:
             yield f"metadata.finalizers: Invalid value: {finalizer!r}: not fully qualified"
+
+
+def find_frozen_changes(raw: Json, old: Json, fields: Iterable[str]) -> Iterator[str]:
+    """Yield the fields that an update must not change but does."""
+    if old.get("immutable") is True:
+        fields = (*fields, "immutable", "data", "binaryData")
+    for path in fields:
+        before, after = (resolve(each, tuple(path.split("."))) for each in (old, raw))
+        if not is_same(before, after):
+            yield f"{path}: Invalid value: field is immutable"
 
 
 def carry_over(new: Json, old: Json) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import orjson
+from webop.objects.fields import clone
 
 from .messages import Json, Refusal, refuse_body
 
@@ -58,7 +58,7 @@ def apply_json_patch(target: Json, patch: Any) -> Any:
     """
     if not isinstance(patch, list) or not all(isinstance(item, dict) for item in patch):
         raise refuse_body("error decoding patch: cannot unmarshal it into []handlers.jsonPatchOp")
-    document = [orjson.loads(orjson.dumps(target))]
+    document = [clone(target)]
     for operation in patch:
         try:
             _OPERATIONS[operation["op"]](document, operation)
@@ -81,7 +81,7 @@ def is_same(one: Any, other: Any) -> bool:
 
 
 def _add(document: list[Any], operation: Json) -> None:
-    _insert(document, operation["path"], operation.get("value"))
+    _insert(document, operation["path"], clone(operation.get("value")))
 
 
 def _remove(document: list[Any], operation: Json) -> None:
@@ -95,13 +95,13 @@ def _replace(document: list[Any], operation: Json) -> None:
     parent, key = _find(document, operation["path"])
     if isinstance(parent, list):
         parent[key]  # it must be there
-    parent[key] = operation.get("value")
+    parent[key] = clone(operation.get("value"))
 
 
 def _copy(document: list[Any], operation: Json) -> None:
     parent, key = _find(document, operation["from"])
     value = parent.get(key) if isinstance(parent, dict) else parent[key]
-    _insert(document, operation["path"], orjson.loads(orjson.dumps(value)))
+    _insert(document, operation["path"], clone(value))
 
 
 def _move(document: list[Any], operation: Json) -> None:

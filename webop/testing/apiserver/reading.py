@@ -45,11 +45,11 @@ def list_objects(
     Raises:
         Refusal: the parameters contradict each other, or the version is gone, or not there yet.
     """
-    is_selected = build_predicate(query)
+    is_selected = build_predicate(kind, query)
     # One object that is known by its key is not listed, but read.
     is_single = requires_name(query) and bool(prefix or not kind.namespaced)
     page = _choose_page(store, table, prefix, query, is_single=is_single)
-    check_fields(query, namespaced=kind.namespaced)
+    check_fields(kind, query)
     keys = [key for key in sorted(page.objects) if key.startswith(prefix) and key >= page.start]
     items: list[Json] = []
     count = 0
@@ -85,9 +85,9 @@ def open_watch(store: Store, kind: Kind, table: Table, prefix: str, query: dict[
     Raises:
         Refusal: the parameters contradict each other.
     """
-    is_selected = build_predicate(query)
+    is_selected = build_predicate(kind, query)
     is_streaming = _parse_streaming(query)
-    check_fields(query, namespaced=kind.namespaced)
+    check_fields(kind, query)
     version = _parse_version(query.get("resourceVersion", ""), is_watch=True)
     bookmark = {"kind": kind.kind, "apiVersion": kind.api_version}
     wants_bookmarks = query.get("allowWatchBookmarks") in {"true", "1"}

@@ -4,48 +4,52 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
 
+from webop.objects.fields import resolve
+from webop.objects.label_selectors import matches_labels, parse_label_selector
+
+from .kinds import Kind
 from .messages import Json, refuse_body
 
+_ALIASES = {"status.successful": "status.succeeded"}
 Predicate = Callable[[Json], bool]
-_Test = Callable[[dict[str, str]], bool]
-
-_KEY = r"(?:[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?/)?[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?"
-_EXISTENCE = re.compile(rf"(!?)\s*(?P<key>{_KEY})")
-_EQUALITY = re.compile(rf"(?P<key>{_KEY})\s*(?P<sign>!=|==?)\s*(?P<value>[-A-Za-z0-9_.]*)")
-_MEMBERSHIP = re.compile(rf"(?P<key>{_KEY})\s+(?P<sign>in|notin)\s*\((?P<values>[^()]*)\)")
-_COMMAS = re.compile(r",(?![^(]*\))")
 
 
-def build_predicate(query: dict[str, str]) -> Predicate | None:
+def build_predicate(kind: Kind, query: dict[str, str]) -> Predicate | None:
     """Return what tells whether an object is selected by the parameters; None if all are.
 
     Raises:
         Refusal: a selector cannot be understood.
     """
-    labels = [_parse_label_term(term) for term in _split(query.get("labelSelector", ""))]
-    fields = [_parse_field_term(term) for term in _split(query.get("fieldSelector", ""))]
+    selector = query.get("labelSelector", "")
+    labels = parse_label_selector(selector)
+    if labels is None:
+        raise refuse_body(f"unable to parse requirement: {selector!r}")
+    terms = _split(query.get("fieldSelector", ""))
+    fields = [_parse_field_term(term, kind.selectable) for term in terms]
     if not labels and not fields:
         return None
 
     def is_selected(raw: Json) -> bool:
-        metadata = raw["metadata"]
-        found = metadata.get("labels") or {}
-        return all(test(found) for test in labels) and all(test(metadata) for test in fields)
+        found = raw["metadata"].get("labels") or {}
+        return matches_labels(labels, found) and all(test(raw) for test in fields)
 
     return is_selected
 
 
-def check_fields(query: dict[str, str], *, namespaced: bool) -> None:
+def check_fields(kind: Kind, query: dict[str, str]) -> None:
     """Refuse selectors of fields that objects cannot be selected by.
 
     Raises:
         Refusal: there is such a selector.
     """
+    known = {
+        "metadata.name",
+        *kind.selectable,
+        *(("metadata.namespace",) if kind.namespaced else ()),
+    }
     for term in _split(query.get("fieldSelector", "")):
-        name = re.split("[=!]", term)[0]
-        if name != "metadata.name" and not (namespaced and name == "metadata.namespace"):
+        if (name := re.split("[=!]", term)[0]) not in known:
             raise refuse_body(f"field label not supported: {name}")
 
 
@@ -56,27 +60,21 @@ def requires_name(query: dict[str, str]) -> bool:
 
 
 def _split(text: str) -> list[str]:
-    return [term.strip() for term in _COMMAS.split(text)] if text.strip() else []
+    return [term.strip() for term in text.split(",")] if text.strip() else []
 
 
-def _parse_label_term(term: str) -> _Test:
-    if match := _EXISTENCE.fullmatch(term):
-        key, is_wanted = match["key"], not match[1]
-        return lambda labels: (key in labels) is is_wanted
-    if match := _EQUALITY.fullmatch(term):
-        key, value, is_wanted = match["key"], match["value"], match["sign"] != "!="
-        return lambda labels: (labels.get(key) == value) is is_wanted
-    if match := _MEMBERSHIP.fullmatch(term):
-        key, is_wanted = match["key"], match["sign"] == "in"
-        values = {value.strip() for value in match["values"].split(",")}
-        return lambda labels: (labels.get(key) in values) is is_wanted
-    raise refuse_body(f"unable to parse requirement: {term!r}")
-
-
-def _parse_field_term(term: str) -> Callable[[dict[str, Any]], bool]:
+def _parse_field_term(term: str, defaults: dict[str, str]) -> Predicate:
     match = re.fullmatch(r"([^=!]*)(!=|==?)(.*)", term)
     if match is None:
         raise refuse_body(f"invalid selector: '{term}'; can't understand '{term}'")
     name, sign, value = match.groups()
-    field, is_wanted = name.removeprefix("metadata."), sign != "!="
-    return lambda metadata: (metadata.get(field, "") == value) is is_wanted
+    is_wanted, path = sign != "!=", tuple(_ALIASES.get(name, name).split("."))
+
+    def is_selected(raw: Json) -> bool:
+        found = resolve(raw, path)
+        if found is None:
+            found = defaults.get(name, "")
+        text = str(found).lower() if isinstance(found, bool) else str(found)
+        return (text == value) is is_wanted
+
+    return is_selected

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Callable, Iterable
 from datetime import datetime
@@ -49,6 +50,7 @@ class Cluster:
         rng: for uids and generated names only.
         kinds: built-in kinds besides :data:`~.kinds.BUILT_IN`.
         applies: whether there is server-side apply, for which all writes are compared.
+        collects: whether a :class:`.GarbageCollector` is at work.
         admission: what decides about writes.
     """
 
@@ -59,12 +61,14 @@ class Cluster:
         *,
         kinds: Iterable[Kind] = (),
         applies: bool = False,
+        collects: bool = False,
         admission: Admission | None = None,
     ) -> None:
         self.store = Store()
         self.kinds = Kinds(self.store, now, kinds)
         self._writer = Writer(self.store, now, rng, admission or Admission())
         self._writer.owners = Owners() if applies else None
+        self._writer.collects = collects
         self._now = now
         for name in ("default", "kube-system"):
             self.add_namespace(name)
@@ -121,7 +125,12 @@ class Cluster:
             if root == "apis" or (root == "api" and rest.count("/") == 0):
                 is_aggregated = _AGGREGATED in request.headers.get("accept", "")
                 told = self.kinds.list_told()
-                return Response(200, discover(path, told, is_aggregated=is_aggregated))
+                found = discover(path, told, is_aggregated=is_aggregated)
+                if not is_aggregated:
+                    return Response(200, found)
+                etag = f'"{hashlib.sha256(orjson.dumps(found)).hexdigest().upper()}"'
+                is_known = request.headers.get("if-none-match") == etag
+                return Response(304 if is_known else 200, found, {"etag": etag})
         target = self._find_target(request)
         if target.name:
             return (yield from self._act_on_object(target))

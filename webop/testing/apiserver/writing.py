@@ -14,12 +14,18 @@ from typing import Any
 from uuid import UUID
 
 from webop.models import structural
+from webop.objects.fields import ABSENT_FIELD
 
 from . import metadata as metadatas
 from .admission import Admission
 from .applying import Owner, Owners
 from .bodies import (
+    APPLY,
+    check_config,
     check_size,
+    find_misfit,
+    find_nulls,
+    find_unknown,
     get_content_type,
     parse_body,
     parse_object,
@@ -29,6 +35,7 @@ from .bodies import (
 from .kinds import CRDS, NAMESPACES, Kind
 from .messages import Json, Refusal, Response, refuse_body
 from .patches import apply_json_patch, apply_merge_patch, is_same
+from .rules import find_rule_faults
 from .store import Store
 from .targets import Target
 
@@ -41,7 +48,8 @@ _PATCHES: dict[str, Callable[[Json, Any], Any]] = {
     "application/json-patch+json": apply_json_patch,
     "application/merge-patch+json": apply_merge_patch,
 }
-_APPLY = "application/apply-patch+yaml"
+_CHECKS = (structural.check_value, structural.check_required)  # of built-in kinds
+_KEEPS_STATUS = {CRDS, NAMESPACES, "nodes"}
 _ORPHANING = "orphan"
 _FOREGROUND = "foregroundDeletion"
 
@@ -57,6 +65,7 @@ class Writer:
         admission: Admission,
     ) -> None:
         self.owners: Owners | None = None
+        self.collects = False
         self._store = store
         self._now = now
         self._rng = rng
@@ -67,8 +76,8 @@ class Writer:
         kind = target.kind
         metadata = _decode_metadata(target, raw)
         self._check_namespace(target, metadata.get("name", ""))
-        if target.name and metadata.get("name", target.name) != target.name:
-            raise _refuse_other_name(metadata["name"], target.name)
+        if target.name and "name" in metadata:
+            _check_same_name(target, metadata)
         if kind.is_terminating:
             message = "create not allowed while custom resource definition is terminating"
             details = target.build_details(name=metadata.get("name", ""))
@@ -84,11 +93,12 @@ class Writer:
         name = self._complete_new(kind, metadata)
         target = Target(kind, target.table, target.namespace, name, "", target.request)
         new = {**new, "metadata": metadata}
-        if kind.has_status and kind.is_custom:
+        if kind.has_status and kind.resource not in _KEEPS_STATUS:
             new.pop("status", None)
             new = _shape(target, new)  # the status can have a default
         if kind.counted != ():
             metadata["generation"] = 1
+        kind.fill_in_new(new)
         kind.fill_in(new)
         _check(target, new)
         yield from self._admission.validate(self._store, operation, None, new)
@@ -104,10 +114,7 @@ class Writer:
     def replace(self, target: Target, raw: Json) -> Steps:
         """Put a decoded body in the place of an object."""
         metadata = _decode_metadata(target, raw)
-        if "name" not in metadata:
-            raise refuse_body("the name of the object was undeterminable: name must be provided")
-        if metadata["name"] != target.name:
-            raise _refuse_other_name(metadata["name"], target.name)
+        _check_same_name(target, metadata)
         uid = metadata.get("uid")
 
         def make(old: Json) -> Json:
@@ -126,7 +133,7 @@ class Writer:
     def patch(self, target: Target) -> Steps:
         """Apply a patch; errors in it count only if the object is there."""
         content_type = get_content_type(target.request)
-        if content_type == _APPLY and self.owners is not None:
+        if content_type == APPLY and self.owners is not None:
             return (yield from self._apply(target, self.owners))
         if content_type not in _PATCHES:
             raise refuse_content_type(", ".join(_PATCHES))
@@ -141,12 +148,13 @@ class Writer:
     def _apply(self, target: Target, owners: Owners) -> Steps:
         """Apply a configuration: create the object, or set its fields."""
         query, kind = target.request.query, target.kind
-        config = parse_object(kind, replace(target.request, headers={}))
+        config = parse_object(kind, target.request)
         metadata = config.setdefault("metadata", {})
-        if metadata.setdefault("name", target.name) != target.name:
-            raise _refuse_other_name(metadata["name"], target.name)
+        metadata.setdefault("name", target.name)
+        _check_same_name(target, metadata)
         if not (manager := query.get("fieldManager", "")):
             raise refuse_body("metadata.fieldManager: Required value: is required for apply patch")
+        check_config(kind, config)
         owner = Owner(manager, is_applying=True, subresource=target.subresource)
         old, uid = target.table.objects.get(target.key), metadata.get("uid")
         if old is None and target.subresource:
@@ -158,6 +166,8 @@ class Writer:
             fault = f'metadata.uid: Invalid value: "{uid}": field is immutable'
             raise target.refuse_invalid(fault, kind=kind.kind, name=target.name)
         if old is None:
+            if nulls := find_nulls(kind, config):
+                raise target.refuse_invalid(*nulls)
             response = yield from self.create(target, config)
         else:
 
@@ -165,7 +175,10 @@ class Writer:
                 if metadata.get("resourceVersion"):
                     _check_version(target, metadata, old["metadata"])
                 is_forced = query.get("force") == "true"
-                return owners.apply(kind, old, config, owner, is_forced=is_forced)
+                made = owners.apply(kind, old, config, owner, is_forced=is_forced)
+                if nulls := find_nulls(kind, made):
+                    raise target.refuse_invalid(*nulls)
+                return made
 
             response = yield from self._update(target, make, is_patch=True)
         if not target.is_dry:
@@ -225,6 +238,8 @@ class Writer:
             metadata = _decode_metadata(target, made, is_patch=is_patch)
             # An empty list is not the same as none, until it is stored.
             is_emptied = any(made.get(field) == [] for field in kind.counted or ())
+            if is_patch and (unknown := find_unknown(kind, target.request, made)):
+                raise _refuse_patched(unknown)
             made = _shape(target, {**made, "metadata": metadata})
             if is_patch:
                 _check_same_name(target, made["metadata"])
@@ -270,7 +285,7 @@ class Writer:
         faults = list(metadatas.find_changes_refused(metadata, before))
         if faults:
             raise target.refuse_invalid(*faults)
-        _check(target, new)
+        _check(target, new, old)
         metadata["resourceVersion"] = before["resourceVersion"]
         new["apiVersion"] = old["apiVersion"]
         return new
@@ -282,7 +297,7 @@ class Writer:
             raise Refusal(500, "", "etcdserver: request is too large")
         if not target.is_dry:
             state = None if is_finished(target.kind, new) else new
-            if self.owners is not None and get_content_type(target.request) != _APPLY:
+            if self.owners is not None and get_content_type(target.request) != APPLY:
                 old = target.table.objects.get(target.key)
                 manager = target.request.query.get("fieldManager", "unknown")
                 self.owners.note(target.kind, old, new, manager)
@@ -335,7 +350,7 @@ class Writer:
             if name not in {_ORPHANING, _FOREGROUND} or "propagationPolicy" not in options
         ]
         wanted = {"Orphan": _ORPHANING, "Foreground": _FOREGROUND}
-        extra = wanted.get(options.get("propagationPolicy", ""))
+        extra = wanted.get(options.get("propagationPolicy", self.collects and kind.deletes_by))
         if extra:
             finalizers.append(extra)
         if finalizers:
@@ -382,8 +397,9 @@ def _decode_metadata(target: Target, raw: Json, *, is_patch: bool = False) -> Js
 def _check_same_name(target: Target, metadata: Json) -> None:
     if "name" not in metadata:
         raise refuse_body("the name of the object was undeterminable: name must be provided")
-    if metadata["name"] != target.name:
-        raise _refuse_other_name(metadata["name"], target.name)
+    if (name := metadata["name"]) != target.name:
+        text = f"the name of the object ({name}) does not match the name ({target.name})"
+        raise refuse_body(text)
 
 
 def _shape(target: Target, raw: Json) -> Json:
@@ -394,9 +410,9 @@ def _shape(target: Target, raw: Json) -> Json:
     }
     content = structural.fit(content, kind.schema)
     if not kind.is_custom:
-        fault = next(structural.find_faults(content, kind.schema), "")
-        if fault:
-            raise _refuse_patched(fault)
+        if fault := find_misfit(kind, content):
+            is_applied = get_content_type(target.request) == APPLY
+            raise Refusal(500, "", fault) if is_applied else _refuse_patched(fault)
         content = {key: value for key, value in content.items() if value not in ({}, [], "")}
     return {
         "apiVersion": raw.get("apiVersion"),
@@ -406,7 +422,7 @@ def _shape(target: Target, raw: Json) -> Json:
     }
 
 
-def _check(target: Target, new: Json) -> None:
+def _check(target: Target, new: Json, old: Json | None = None) -> None:
     """Refuse an object that is not as it must be."""
     kind = target.kind
     faults = []
@@ -417,11 +433,19 @@ def _check(target: Target, new: Json) -> None:
     faults += metadatas.find_faults(new["metadata"], is_label=kind.resource == NAMESPACES)
     if not kind.is_custom:
         faults += metadatas.find_core_faults(new["metadata"])
+    content = {key: new[key] for key in new if key not in {"apiVersion", "kind", "metadata"}}
     if kind.is_custom:
-        content = {key: new[key] for key in new if key not in {"apiVersion", "kind", "metadata"}}
         faults += structural.find_faults(content, kind.schema)
-    elif fault := kind.find_fault(new):
-        faults.append(fault)
+        faults += (
+            []
+            if faults
+            else find_rule_faults(new, ABSENT_FIELD if old is None else old, kind.schema)
+        )
+    else:
+        faults += structural.find_faults(content, kind.schema, "", _CHECKS)
+        faults += [] if faults else kind.find_faults(new)
+    if old is not None and not target.subresource:
+        faults += metadatas.find_frozen_changes(new, old, kind.frozen)
     if faults:
         raise target.refuse_invalid(*faults, kind=new["kind"], name=target.name)
 
@@ -452,10 +476,6 @@ def _has_new_generation(kind: Kind, old: Json, new: Json) -> bool:
         ignored = {"apiVersion", "kind", "metadata"} | ({"status"} if kind.has_status else set())
         fields = tuple({*old, *new} - ignored)
     return not all(is_same(old.get(field), new.get(field)) for field in fields)
-
-
-def _refuse_other_name(name: str, wanted: str) -> Refusal:
-    return refuse_body(f"the name of the object ({name}) does not match the name ({wanted})")
 
 
 def _refuse_patched(problem: str) -> Refusal:

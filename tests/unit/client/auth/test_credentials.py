@@ -205,9 +205,9 @@ async def test_why_there_is_nothing_is_told(
     await vault.populate(source, reason=reason)
     with pytest.raises(LoginError, match=expected):
         await waiting
-    assert "HTTP 401" in vault.explain_emptiness()
+    assert "HTTP 401" in str(vault.build_error())
     await vault.populate({"x": build_info("new")})
-    assert "HTTP 401" not in vault.explain_emptiness()
+    assert "HTTP 401" not in str(vault.build_error())
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import httpx
 import orjson
 import pytest
 
@@ -11,6 +10,7 @@ from webop.client.http.failed_requests import (
     build_event_error,
     build_status_error,
     choose_pause,
+    is_policy,
     parse_attempt,
 )
 from webop.errors import APIGoneError, APIServerError, APIStatusError
@@ -55,7 +55,7 @@ def test_a_request_is_told_in_the_words_of_rbac(method: str, path: str, expected
 def test_a_new_kind_of_owner_is_not_told_as_a_missing_right(reason: str, advice: str) -> None:
     content = orjson.dumps({"kind": "Status", "message": f"cannot set blockOwnerDeletion {reason}"})
     attempt = parse_attempt("POST", "/api/v1/namespaces/ns/configmaps")
-    assert advice in str(build_status_error(attempt, 403, {}, content))
+    assert advice in str(build_status_error(attempt, 403, "", content))
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_a_new_kind_of_owner_is_not_told_as_a_missing_right(reason: str, advice:
 def test_a_500_that_is_a_mistake_in_the_request_is_no_outage(text: str, status: int) -> None:
     content = orjson.dumps({"kind": "Status", "message": text, "code": 500})
     attempt = parse_attempt("PATCH", "/api/v1/namespaces/ns/configmaps/a")
-    error = build_status_error(attempt, 500, {}, content)
+    error = build_status_error(attempt, 500, "", content)
     assert (error.status, isinstance(error, APIServerError)) == (status, status == 500)
     assert f"HTTP 500: {text}" in str(error)
 
@@ -78,7 +78,7 @@ def test_an_apply_that_may_not_create_is_told_to_grant_create() -> None:
     text = 'configmaps "a" is forbidden: User "u" cannot create resource "configmaps" in API group'
     content = orjson.dumps({"kind": "Status", "message": text})
     attempt = parse_attempt("PATCH", "/api/v1/namespaces/ns/configmaps/a")
-    assert "Grant the verb 'create'" in str(build_status_error(attempt, 403, {}, content))
+    assert "Grant the verb 'create'" in str(build_status_error(attempt, 403, "", content))
 
 
 @pytest.mark.feature("D-56")
@@ -113,7 +113,7 @@ def test_an_apply_that_may_not_create_is_told_to_grant_create() -> None:
 )
 def test_a_forbidden_request_is_told_with_the_remedy(method: str, path: str, advice: str) -> None:
     content = orjson.dumps({"kind": "Status", "message": "user x cannot do it"})
-    error = build_status_error(parse_attempt(method, path), 403, {}, content)
+    error = build_status_error(parse_attempt(method, path), 403, "", content)
     expected = f"Cannot {parse_attempt(method, path)}: HTTP 403: user x cannot do it. {advice}"
     assert str(error) == expected
 
@@ -125,7 +125,7 @@ def test_the_fields_of_a_status_are_kept() -> None:
         "reason": "AlreadyExists",
         "details": {"name": "x", "retryAfterSeconds": 3},
     }
-    error = build_status_error(parse_attempt("GET", "/x"), 409, {}, orjson.dumps(status))
+    error = build_status_error(parse_attempt("GET", "/x"), 409, "", orjson.dumps(status))
     assert (error.status, error.reason) == (409, "AlreadyExists")
     assert error.details["name"] == "x"
     assert error.retry_after == 3
@@ -144,7 +144,7 @@ def test_the_fields_of_a_status_are_kept() -> None:
     ],
 )
 def test_any_other_text_is_told_as_it_is(content: bytes, text: str) -> None:
-    error = build_status_error(parse_attempt("GET", "/x"), 502, {}, content)
+    error = build_status_error(parse_attempt("GET", "/x"), 502, "", content)
     assert str(error) == f"Cannot get /x: {text}"
     assert isinstance(error, APIServerError)
     assert error.details == {}
@@ -166,14 +166,13 @@ def test_any_other_text_is_told_as_it_is(content: bytes, text: str) -> None:
     ],
 )
 def test_the_wish_for_a_pause_is_a_number_of_seconds(value: str, expected: float | None) -> None:
-    headers = httpx.Headers({"Retry-After": value})
-    error = build_status_error(parse_attempt("GET", "/x"), 429, headers, b"")
+    error = build_status_error(parse_attempt("GET", "/x"), 429, value, b"")
     assert error.retry_after == expected
 
 
 def test_messages_of_servers_are_limited_and_control_no_terminal() -> None:
     body = {"kind": "Status", "message": "a\x1b[31m\rb\nc" + "d" * 100_000}
-    message = str(build_status_error(parse_attempt("GET", "/x"), 422, {}, orjson.dumps(body)))
+    message = str(build_status_error(parse_attempt("GET", "/x"), 422, "", orjson.dumps(body)))
     assert r"a\u001b[31m\rb" + "\nc" in message
     assert len(message) < 11_000
 
@@ -208,7 +207,7 @@ def test_a_longer_retry_after_extends_a_pause_but_allows_no_further_attempt(
 def test_an_expired_list_can_go_on_at_a_later_moment() -> None:
     status = {"kind": "Status", "code": 410, "metadata": {"continue": "token"}}
     attempt = parse_attempt("GET", "/api/v1/pods")
-    error = build_status_error(attempt, 410, {}, orjson.dumps(status))
+    error = build_status_error(attempt, 410, "", orjson.dumps(status))
     assert isinstance(error, APIGoneError)
     assert error.details == {"continue": "token"}
 
@@ -230,3 +229,20 @@ def test_error_events_become_the_same_exceptions(
     error = build_event_error(parse_attempt("GET", "/api/v1/pods", {"watch": "true"}), body)
     assert type(error) is cls
     assert str(error) == f"Cannot watch pods: {text}"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('widgets is forbidden: User "me" cannot list resource "widgets" in API group ""', False),
+        ('roles "a" is forbidden: user "me" is attempting to grant RBAC permissions', False),
+        ('pods "a" is forbidden: cannot set blockOwnerDeletion if', False),
+        ("Forbidden", False),
+        ('pods "a" is forbidden: violates PodSecurity "restricted:latest"', True),
+        ('persistentvolumeclaims "a" is forbidden: only dynamically provisioned pvc can', True),
+        ('pods "a" is forbidden: exceeded quota: q', True),
+        ('admission webhook "a.b" denied the request: no', True),
+    ],
+)
+def test_a_refusal_of_a_policy_is_no_missing_permission(text: str, *, expected: bool) -> None:
+    assert is_policy(f"Cannot patch widgets: HTTP 403: {text}") is expected

@@ -9,7 +9,7 @@ import pytest
 
 from webop.objects.body import Body
 from webop.objects.patch import Patch, apply_merge_patch
-from webop.objects.storage.codec import measure_others
+from webop.objects.storage.codec import measure_all
 from webop.objects.storage.progress import (
     AnnotationsProgressStorage,
     MultiProgressStorage,
@@ -125,7 +125,7 @@ def test_messages_are_the_shorter_the_less_room_there_is(
     annotations = fitted["metadata"].pop("annotations")
     assert fitted == {"metadata": {"labels": {"a": "b"}}}
     assert annotations["kopf.zalando.org/note"] == '{"message":1}'
-    total = measure_others({}, {"metadata": {"annotations": annotations}}, ())
+    total = measure_all(annotations)
     assert total <= LIMIT or others == LIMIT
     keys = [f"{'f' * 60}-{number}" for number in range(count)]
     keys += [f"stored-{number}" for number in range(stored)]

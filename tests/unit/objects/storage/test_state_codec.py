@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from webop.objects.body import Body
 from webop.objects.storage.codec import decode, encode
+from webop.objects.storage.progress import AnnotationsProgressStorage
 
 
 @pytest.mark.parametrize(
@@ -28,14 +30,14 @@ def test_texts_are_compact_and_keep_the_order(value: Any, text: str) -> None:
 def test_texts_with_broken_characters_survive() -> None:
     record = {"message": "no file named \udcff"}
 
-    assert decode(encode(record), place="here") == record
+    assert decode(encode(record)) == record
     assert encode(record).isascii()
 
 
 def test_texts_of_kopf_are_read() -> None:
     value = {"spec": {"x": "é", "y": 1e16}}
 
-    assert decode(json.dumps(value, separators=(",", ":")) + "\n", place="here") == value
+    assert decode(json.dumps(value, separators=(",", ":")) + "\n") == value
     assert json.loads(encode(value)) == value
 
 
@@ -45,10 +47,11 @@ def test_texts_of_kopf_are_read() -> None:
 def test_a_text_that_is_not_readable_is_nothing_and_logged_with_its_place(
     text: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
+    body = Body({"kind": "Sample", "metadata": {"name": "ex", "annotations": {"x/y": text}}})
     with caplog.at_level(logging.WARNING):
-        assert decode(text, place="the annotation x/y") is None
+        assert AnnotationsProgressStorage(prefix="x").fetch(key="y", body=body) is None
 
-    assert "Ignored the damaged state in the annotation x/y: " in caplog.text
+    assert "Ignored the damaged state in the annotation x/y of Sample ex: not a " in caplog.text
 
 
 def test_what_json_cannot_hold_is_refused() -> None:

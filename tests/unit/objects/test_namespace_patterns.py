@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from webop.reactor.namespace_patterns import (
+from webop.objects.namespace_patterns import (
     NamespacePattern,
     is_exact,
     matches_pattern,

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 import logging
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
-from weakref import WeakSet
 
 from webop.aio.cancellation import WorkerGroup
 from webop.aio.work_deadline import Fence, Fenced, current_fence
@@ -41,7 +39,7 @@ class Pausing:
         self.fence: Fence | None = None
         self._reasons: dict[str, str] = {}
         self._listeners: list[Listener] = []
-        self._tasks: WeakSet[asyncio.Task[Any]] = WeakSet()  # their groups have strong references
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._changed = asyncio.Event()
 
     @property
@@ -101,22 +99,19 @@ class Pausing:
 
     def spawn(
         self,
-        group: asyncio.TaskGroup | WorkerGroup,
-        context: contextvars.Context,
+        group: WorkerGroup,
         coroutine: Coroutine[Any, Any, None],
         *,
         name: str,
     ) -> asyncio.Task[None]:
-        """Start a task that works on an object, in a group of tasks, behind the fence.
-
-        It runs in a copy of the given context: the caller's can belong to another object.
-        """
-        context = context.copy()
+        """Start a task that works on an object, in a group of tasks, behind the fence."""
+        context = group.context.copy()
         if self.fence is not None:
             context.run(current_fence.set, self.fence)
             coroutine = Fenced(coroutine, self.fence)
         task = group.create_task(coroutine, name=name, context=context)
         self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         return task
 
     async def work(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -133,7 +128,7 @@ class Pausing:
 
     def cancel(self) -> None:
         """Cancel all work on objects."""
-        for task in self._tasks:
+        for task in [*self._tasks]:
             task.cancel()
 
     async def finish(self, limit: float) -> None:

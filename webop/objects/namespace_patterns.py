@@ -5,11 +5,12 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Collection, Iterable
+from typing import TypeGuard
 
 NamespacePattern = str | re.Pattern[str]
 
 
-def is_exact(pattern: NamespacePattern) -> bool:
+def is_exact(pattern: NamespacePattern) -> TypeGuard[str]:
     """Return whether a pattern is just the name of one namespace."""
     return isinstance(pattern, str) and not set(pattern) & set("*?!,")
 

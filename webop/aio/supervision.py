@@ -1,4 +1,4 @@
-"""Restart long-running tasks of the reactor after an error."""
+"""Restart tasks that must run as long as the operator, after an error."""
 
 from __future__ import annotations
 

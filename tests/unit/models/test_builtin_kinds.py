@@ -1,0 +1,238 @@
+"""Classes of Kubernetes' own kinds, from another package: selectors, dumps, schemas."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from typing import Annotated, Any
+
+import pydantic
+import pytest
+from kubex.k8s.v1_36.apiextensions_k8s_io.v1.custom_resource_definition import (
+    CustomResourceDefinition,
+)
+from kubex.k8s.v1_36.apps.v1.deployment import Deployment
+from kubex.k8s.v1_36.apps.v1.deployment_spec import DeploymentSpec
+from kubex.k8s.v1_36.batch.v1.cron_job import CronJob
+from kubex.k8s.v1_36.batch.v1.job import Job
+from kubex.k8s.v1_36.batch.v1.job_template_spec import JobTemplateSpec
+from kubex.k8s.v1_36.core.v1.config_map import ConfigMap
+from kubex.k8s.v1_36.core.v1.container import Container
+from kubex.k8s.v1_36.core.v1.container_port import ContainerPort
+from kubex.k8s.v1_36.core.v1.pod_spec import PodSpec
+from kubex.k8s.v1_36.core.v1.pod_template_spec import PodTemplateSpec
+from kubex.k8s.v1_36.core.v1.service import Service
+from kubex.k8s.v1_36.core.v1.service_port import ServicePort
+from kubex.k8s.v1_36.core.v1.service_spec import ServiceSpec
+from kubex.k8s.v1_36.meta.v1.label_selector import LabelSelector
+from kubex.k8s.v1_36.networking.v1.ingress import Ingress
+from kubex_core.models.metadata import ObjectMetadata
+
+import webop
+from webop.errors import ConfigurationError, MisfitError
+from webop.models.fitting import dump, dump_set, fit
+from webop.models.model import build_selector
+from webop.models.schema import build_schema, shorten_descriptions
+from webop.testing import FakeClient
+
+Json = dict[str, Any]
+PRESERVED = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+
+
+class PartlySpec(webop.Struct):
+    job_template: Annotated[JobTemplateSpec, webop.Schemaless()]
+    """What to run."""
+    last: Annotated[JobTemplateSpec | None, webop.Schemaless()] = None
+    sidecars: list[Annotated[Container, webop.Schemaless()]] = pydantic.Field(default_factory=list)
+
+
+class WholeSpec(webop.Struct):
+    job_template: JobTemplateSpec
+
+
+def build_template(**more: Any) -> Json:
+    container = {"name": "main", "image": "busybox", **more}
+    pod = {"restartPolicy": "Never", "containers": [container]}
+    return {"spec": {"template": {"spec": pod}}}
+
+
+def build_deployment() -> Deployment:
+    container = Container(name="web", image="nginx", ports=[ContainerPort(containerPort=80)])
+    pod = PodTemplateSpec(
+        metadata=ObjectMetadata(labels={"app": "web"}), spec=PodSpec(containers=[container])
+    )
+    selector = LabelSelector(matchLabels={"app": "web"})
+    return Deployment(
+        metadata=ObjectMetadata(name="web"), spec=DeploymentSpec(selector=selector, template=pod)
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (ConfigMap, "ConfigMap.v1"),
+        (Service, "Service.v1"),
+        (Deployment, "Deployment.v1.apps"),
+        (Job, "Job.v1.batch"),
+        (CronJob, "CronJob.v1.batch"),
+        (Ingress, "Ingress.v1.networking.k8s.io"),
+        (CustomResourceDefinition, "CustomResourceDefinition.v1.apiextensions.k8s.io"),
+    ],
+)
+def test_a_class_of_a_built_in_kind_selects_it(kind: type[pydantic.BaseModel], name: str) -> None:
+    selector = build_selector(kind)
+    assert (str(selector), selector.is_specific) == (name, True)
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        (
+            ConfigMap(metadata=ObjectMetadata(name="a"), data={"x": "y"}),
+            {"metadata": {"name": "a"}, "data": {"x": "y"}},
+        ),
+        (
+            Service(
+                metadata=ObjectMetadata(name="a", labels={}),
+                spec=ServiceSpec(clusterIP="None", ports=[ServicePort(port=80, targetPort="http")]),
+            ),
+            {
+                "metadata": {"name": "a", "labels": {}},
+                "spec": {"clusterIP": "None", "ports": [{"port": 80, "targetPort": "http"}]},
+            },
+        ),
+        (
+            build_deployment(),
+            {
+                "metadata": {"name": "web"},
+                "spec": {
+                    "selector": {"matchLabels": {"app": "web"}},
+                    "template": {
+                        "metadata": {"labels": {"app": "web"}},
+                        "spec": {
+                            "containers": [
+                                {
+                                    "name": "web",
+                                    "image": "nginx",
+                                    "ports": [{"containerPort": 80}],
+                                }
+                            ]
+                        },
+                    },
+                },
+            },
+        ),
+    ],
+)
+def test_only_what_was_set_is_applied(model: pydantic.BaseModel, expected: Json) -> None:
+    said = dump_set(model)
+    assert said.pop("apiVersion")
+    assert said.pop("kind") == type(model).__name__
+    assert said == expected
+
+
+def test_dates_are_read_and_written_as_kubernetes_does() -> None:
+    time = "2026-01-02T03:04:05Z"
+    metadata = {"name": "a", "creationTimestamp": time}
+    found: ConfigMap = fit(
+        ConfigMap, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
+    )
+    assert found.metadata.creation_timestamp == dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.UTC)
+    assert dump(found)["metadata"] == metadata
+
+
+def test_a_part_without_schema_is_short_and_keeps_its_description() -> None:
+    properties = build_schema(PartlySpec)["properties"]
+    assert properties["jobTemplate"] == {**PRESERVED, "description": "What to run."}
+    assert properties["last"] == PRESERVED
+    assert properties["sidecars"]["items"] == {**PRESERVED, "description": Container.__doc__}
+
+
+def test_the_whole_schema_of_a_pod_template_is_structural_and_not_too_large() -> None:
+    schema = build_schema(WholeSpec)
+    assert len(json.dumps(schema)) < 400_000  # API servers accept 1.5 MB
+    assert len(json.dumps(shorten_descriptions(schema, 0))) < 80_000
+    job = schema["properties"]["jobTemplate"]["properties"]["spec"]
+    container = job["properties"]["template"]["properties"]["spec"]["properties"]["containers"]
+    port = container["items"]["properties"]["livenessProbe"]["properties"]["httpGet"]
+    assert port["properties"]["port"]["x-kubernetes-int-or-string"]
+
+
+def test_fields_that_a_class_does_not_know_reach_the_child() -> None:
+    raw = build_template(newField={"a": [1, None]}, resources={"limits": {"cpu": "1"}})
+    raw["spec"]["newer"] = 1
+    spec: PartlySpec = fit(PartlySpec, {"jobTemplate": raw, "sidecars": [{"name": "x", "new": 1}]})
+    assert spec.job_template.spec is not None
+    child = Job(metadata=ObjectMetadata(name="a"), spec=spec.job_template.spec)
+    assert dump_set(child)["spec"] == raw["spec"]
+    assert dump(spec) == {"jobTemplate": raw, "sidecars": [{"name": "x", "new": 1}]}
+    again = spec.model_copy(deep=True)
+    assert dump_set(again) == {"apiVersion": None, "kind": None, **dump(spec)}
+
+
+def test_a_class_with_a_schema_drops_what_it_does_not_know() -> None:
+    """As the API server does, with the same schema."""
+    spec: WholeSpec = fit(WholeSpec, {"jobTemplate": build_template(newField=1)})
+    assert dump(spec) == {"jobTemplate": build_template()}
+
+
+@pytest.mark.parametrize(("given", "stored"), [(2, "2"), (0.5, "0.5"), (10**12, "1000000000000")])
+def test_quantities_can_be_numbers(given: float, stored: str) -> None:
+    raw = build_template(resources={"limits": {"cpu": given, "memory": "1Gi"}})
+    spec: PartlySpec = fit(PartlySpec, {"jobTemplate": raw})
+    limits = {"cpu": stored, "memory": "1Gi"}
+    assert dump(spec)["jobTemplate"] == build_template(resources={"limits": limits})
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "where"),
+    [
+        ("ports", [{"containerPort": "80"}], "ports[0].containerPort"),
+        ("image", True, "image"),
+        ("resources", {"limits": {"cpu": 1}, "claims": 1}, "resources.claims"),
+        ("env", [{}], "env[0].name"),
+        ("livenessProbe", {"httpGet": {"port": 0.5}}, "livenessProbe.httpGet.port.int"),
+    ],
+)
+def test_what_the_class_refuses_is_named(field: str, value: Any, where: str) -> None:
+    raw = {"jobTemplate": build_template(**{field: value})}
+    with pytest.raises(MisfitError) as caught:
+        fit(PartlySpec, raw, "spec")
+    place = f"spec.jobTemplate.spec.template.spec.containers[0].{where}: "
+    assert str(caught.value).startswith(place)
+
+
+def test_parts_are_models_or_mappings_in_python() -> None:
+    template = JobTemplateSpec.model_validate(build_template())
+    assert PartlySpec(job_template=template).job_template is template
+    read = PartlySpec.model_validate({"jobTemplate": {**build_template(), "new": 1}})
+    assert dump(read)["jobTemplate"] == {**build_template(), "new": 1}
+
+
+def test_a_list_cannot_be_without_schema() -> None:
+    class ListSpec(webop.Struct):
+        containers: Annotated[list[Container], webop.Schemaless()]
+
+    def define() -> object:
+        return webop.resource("builtins.webop.dev", "v1", kind="Listed")(
+            pydantic.create_model("Listed", __base__=webop.Model, spec=(ListSpec, ...))
+        )
+
+    with pytest.raises(ConfigurationError, match=r"Schemaless\(\) is for a class"):
+        define()
+
+
+async def test_the_client_in_memory_takes_and_returns_built_in_kinds() -> None:
+    client = FakeClient(build_deployment())
+    found = await client.get(Deployment, "web", namespace="default")
+    assert found.spec
+    assert found.spec.template.spec
+    assert found.spec.template.spec.containers[0].image == "nginx"
+    data = ConfigMap(metadata=ObjectMetadata(name="a"), data={"x": "1"})
+    created = await client.create(data, namespace="default")
+    assert created.metadata.uid
+    assert (await client.apply(data, namespace="default")).data == {"x": "1"}
+    await client.patch(ConfigMap, "a", {"data": {"x": "2"}}, namespace="default")
+    assert [one.data for one in await client.list(ConfigMap, namespace="default")] == [{"x": "2"}]
+    with pytest.raises(webop.APITimeoutError, match="Deployment 'web' in namespace 'default' is"):
+        await client.wait_for(Deployment, "web", "Available", namespace="default", timeout=0.01)

@@ -1,0 +1,130 @@
+"""The time in tests with a fake client: ``webop.now()`` and the stamps of the API server."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import webop
+from webop.testing import Clock, FakeClient
+
+START = dt.datetime(2026, 1, 31, 12, tzinfo=dt.UTC)
+STAMP = "2026-01-31T12:00:00Z"
+SITE: dict[str, Any] = {
+    "apiVersion": "v1",
+    "kind": "ConfigMap",
+    "metadata": {"name": "site", "namespace": "team", "finalizers": ["test/hold"]},
+}
+
+
+class BulbSpec(webop.Struct):
+    watts: int = 5
+
+
+class BulbStatus(webop.Struct):
+    conditions: webop.Conditions = webop.Conditions()
+
+
+@webop.resource("bulbs.webop.dev", "v1")
+class Bulb(webop.Model):
+    spec: BulbSpec = BulbSpec()
+    status: BulbStatus = BulbStatus()
+
+
+BULB = Bulb(metadata=webop.Metadata(name="one"))
+
+
+def is_now(moment: dt.datetime) -> bool:
+    return abs(dt.datetime.now(dt.UTC) - moment) < dt.timedelta(minutes=1)
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_reconcilers_and_their_conditions_have_the_time_of_the_client(
+    is_async: bool,
+) -> None:
+    registry, client = webop.OperatorRegistry(), FakeClient(Bulb, BULB, now=START)
+    seen: list[dt.datetime] = []
+
+    def switch(bulb: Bulb, patch: webop.Patch, **_: Any) -> None:
+        seen.append(webop.now())
+        patch.status.set_condition("On", not bulb.status.conditions.is_true("On"), reason="Switch")
+
+    async def call_switch(bulb: Bulb, **arguments: Any) -> None:
+        await asyncio.to_thread(switch, bulb, **arguments)
+
+    fn = call_switch if is_async else switch
+    webop.reconcile(Bulb, registry=registry)(fn)
+    for moment in (START, START + dt.timedelta(days=1, hours=2, minutes=3, seconds=4)):
+        client.clock.now = moment
+        await client.reconcile(fn, BULB, registry=registry)
+        assert seen.pop() == moment
+        bulb = await client.get(Bulb, "one", namespace="default")
+        [condition] = bulb.status.conditions
+        assert condition.last_transition_time == moment
+    assert is_now(webop.now())
+
+
+async def test_in_a_block_the_time_is_that_of_the_client() -> None:
+    with FakeClient(now=START) as client:
+        assert webop.now() == await asyncio.to_thread(webop.now) == START
+        with FakeClient(now=START - dt.timedelta(days=1)):
+            assert webop.now() == START - dt.timedelta(days=1)
+        client.clock.now = START + dt.timedelta(days=1)
+        assert webop.now() == START + dt.timedelta(days=1)
+    assert is_now(webop.now())
+
+
+async def test_stamps_of_objects_have_the_time_of_the_client() -> None:
+    client = FakeClient(SITE, now=START)
+    client.clock.advance(days=1, hours=2, minutes=3, seconds=4.5)
+    await client.delete("configmaps", "site", namespace="team")
+    meta = (await client.get("configmaps", "site", namespace="team"))["metadata"]
+    assert meta["creationTimestamp"] == STAMP
+    assert meta["deletionTimestamp"] == "2026-02-01T14:03:04Z"
+
+
+async def test_without_a_time_the_clock_goes_on_until_the_test_moves_it() -> None:
+    with FakeClient(SITE) as client:
+        before = webop.now()
+        assert is_now(before)
+        assert webop.now() > before
+        client.clock.advance(hours=2)
+        moved = webop.now()
+        assert is_now(moved - dt.timedelta(hours=2))
+        assert webop.now() == moved
+
+
+def test_a_time_of_another_zone_is_converted() -> None:
+    clock = Clock(dt.datetime(2026, 1, 31, 14, tzinfo=dt.timezone(dt.timedelta(hours=2))))
+    assert (clock.now, clock.now.tzinfo) == (START, dt.UTC)
+
+
+def move_back(clock: Clock) -> None:
+    clock.now = START - dt.timedelta(seconds=1)
+
+
+def move_to_a_naive_time(clock: Clock) -> None:
+    clock.now = START.replace(tzinfo=None)
+
+
+@pytest.mark.parametrize(
+    ("act", "message"),
+    [
+        (move_back, r"cannot go back from .*12:00:00\+00:00 to .*11:59:59\+00:00. Begin with an e"),
+        (lambda clock: clock.advance(hours=-1), "cannot go back"),
+        (move_to_a_naive_time, r"time zone, such as .*tzinfo=UTC\), got datetime.*12, 0\)"),
+        (lambda _: FakeClient(now=START.replace(tzinfo=None)), "must be a datetime with a time zo"),
+        (lambda _: Clock("2026-01-31"), "got '2026-01-31'"),  # type: ignore[arg-type]
+    ],
+)
+def test_times_without_a_zone_and_earlier_ones_are_refused(
+    act: Callable[[Clock], Any], message: str
+) -> None:
+    clock = Clock(START)
+    with pytest.raises(ValueError, match=message):
+        act(clock)
+    assert clock.now == START
