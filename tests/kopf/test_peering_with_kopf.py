@@ -93,6 +93,12 @@ async def wait_for(command: Command, text: str, count: int = 1) -> None:
     await eventually(lambda: command.output.count(text) >= count, f"{count} times {text!r}")
 
 
+async def wait_paused(command: Command) -> None:
+    """Wait until Kopf has stopped watching: it handles what comes just after it says so."""
+    stopped, begun = "Pausing the watch-stream", "Resuming the watch-stream"
+    await eventually(lambda: command.output.rfind(stopped) > command.output.rfind(begun), stopped)
+
+
 @pytest.fixture
 def story(
     webop_cluster: LocalCluster,
@@ -113,19 +119,21 @@ _PAUSING, _RESUMING = "Pausing operations in favour of", "Resuming operations"
 @pytest.mark.feature("PEE-01", "PEE-02", "PEE-03", "PEE-12", "PEE-14", "PEE-15", "D-20", "CLI-14")
 async def test_kopf_gives_way_to_webop(story: Story) -> None:
     await story.shared.create()
-    async with story.relay.run(KOPF, "--peering=mine") as kopf:
+    async with story.relay.run(KOPF, "--peering=mine", "--verbose") as kopf:
         await story.objects.create("one")
         await story.relay.wait_for_call("one", "created", turn=1)
         await story.objects.wait_handled("one")
 
         async with story.operate(priority=100):
             await wait_for(kopf, _PAUSING)
+            await wait_paused(kopf)
             await story.objects.make("two")
         await story.objects.create("three")
         await story.relay.wait_for_call("three", "created", turn=1)
 
         await story.run_webop("freeze", "--lifetime=600", "--message=why")
         await wait_for(kopf, _PAUSING, 2)
+        await wait_paused(kopf)
         await story.leave_alone("four")
         await story.run_webop("resume")
         await story.relay.wait_for_call("four", "created", turn=1)
@@ -133,11 +141,13 @@ async def test_kopf_gives_way_to_webop(story: Story) -> None:
         async with story.operate(priority=0):
             await wait_for(kopf, "Possibly conflicting operators with the same priority")
             await eventually(lambda: "Pausing: the priority 0" in story.log.text)
+            await wait_paused(kopf)
             await story.leave_alone("five")
         await story.relay.wait_for_call("five", "created", turn=1)
 
         async with story.relay.run(WEBOP, "--peering=mine", "--dev") as boss:
             await wait_for(kopf, _PAUSING, 3)
+            await wait_paused(kopf)
             resumed = kopf.output.count(_RESUMING)
             await story.objects.create("six")
             await story.relay.wait_for_call("six", "created", turn=2)

@@ -54,7 +54,7 @@ async def test_handlers_go_on_after_a_pause_though_an_object_that_a_list_is_behi
 ) -> None:
     caplog.set_level("INFO", logger="webop.coordination.peering")
     is_sent, is_listed = asyncio.Event(), asyncio.Event()
-    failed: list[str] = []
+    failed, watches = list[str](), list[str]()
 
     @webop.index("widgets", id="names")
     async def names(name: str, **_: Any) -> dict[str, None]:
@@ -62,8 +62,12 @@ async def test_handlers_go_on_after_a_pause_though_an_object_that_a_list_is_behi
 
     webop.on.create("widgets", id="fn")(calls.noting("fn"))
 
+    def count_watches() -> int:
+        return sum("/widgets" in path for path in watches)
+
     async def watch(request: httpx.Request) -> AsyncIterator[bytes]:
         is_late = "Resuming" in caplog.text and "/widgets" in request.url.path
+        watches.append(request.url.path)
         async for data in relayed.pass_watch_on(request):
             if is_late and not is_listed.is_set():
                 is_listed.set()
@@ -86,7 +90,9 @@ async def test_handlers_go_on_after_a_pause_though_an_object_that_a_list_is_behi
     async with run_relayed(meddle=meddle, standalone=False, identity="me"):
         await objects.create("one")
         await is_sent.wait()
+        before = count_watches()
         await boss.pause()
+        await eventually(lambda: count_watches() > before, "the watch of the pause")  # not late
         await boss.resume()
         await eventually(lambda: failed)
         await objects.create("two")

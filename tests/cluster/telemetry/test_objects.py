@@ -84,9 +84,12 @@ async def test_all_attempts_of_a_cycle_are_one_trace_with_the_requests_inside(
     part = spans.find("handler parent/*")
     assert get_parent(part) in {get_id(span) for span in spans.select("handler parent")}
     assert not any(map(is_failed, spans.select("handler parent")))
-    # What webop itself writes is a part of the cycle.
+    # What webop itself writes at the end of a cycle is a part of it. On a slow machine, the first
+    # one has been written before its end.
     writes = [span for span in whole if span.name == "PATCH widgets.tests.webop.dev"]
-    assert {get_parent(span) for span in writes} >= {get_id(first), get_id(last)}
+    parents = {get_parent(span) for span in writes}
+    assert get_id(last) in parents
+    assert parents <= {get_id(first), get_id(last)}
     assert not [span for span in spans if span.events]
     assert not spans.list_undocumented()
     assert "secret" not in spans.text

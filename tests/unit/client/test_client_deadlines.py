@@ -35,7 +35,7 @@ def silent_at_the_second_request() -> Iterator[str]:
                 connection.recv(65536)
                 if not kept:
                     connection.sendall(_ANSWER)
-                    connection.shutdown(socket.SHUT_WR)
+                    connection.close()
                 kept.append(connection)
 
         thread = threading.Thread(target=serve, daemon=True)
