@@ -1,0 +1,95 @@
+"""The handlers of a simulated operator, imported afresh at each start of it."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import TypeAlias
+
+from webop.handlers.registry import (
+    OperatorRegistry,
+    get_default_registry,
+    set_default_registry,
+)
+from webop.runtime.loading import load_sources
+
+Source: TypeAlias = str | Path | Callable[[], object]
+"""A module, a file, or a function that declares handlers."""
+
+
+class Sources:
+    """Imports the handlers, and what they import of their own project, each time anew.
+
+    The modules of tests (``test_*``, ``*_test``, ``conftest``) stay. Afterwards, all modules are
+    those that were there before.
+    """
+
+    def __init__(self, sources: Iterable[Source]) -> None:
+        self._declaring = [one for one in sources if callable(one)]
+        self._named = [str(one) for one in sources if not callable(one)]
+        self._folders = [_find_folder(one) for one in self._named]
+
+    def load(self) -> tuple[OperatorRegistry, list[ModuleType]]:
+        """Return the handlers, and the modules of the project.
+
+        Raises:
+            ConfigurationError: a module or a file cannot be imported.
+        """
+        registry, former = OperatorRegistry(), get_default_registry()
+        set_default_registry(registry)
+        try:
+            for name in self._list_own():
+                del sys.modules[name]
+            load_sources(self._named)
+            for declare in self._declaring:
+                declare()
+        finally:
+            set_default_registry(former)
+        return registry, [sys.modules[name] for name in self._list_own()]
+
+    @contextlib.contextmanager
+    def kept(self) -> Iterator[None]:
+        """Put all modules back after a block."""
+        before = {name: sys.modules[name] for name in self._list_own()}
+        path = list(sys.path)
+        try:
+            yield
+        finally:
+            for name in self._list_own():
+                del sys.modules[name]
+            sys.modules.update(before)
+            sys.path[:] = path
+            for name, module in before.items():
+                parent, _, own = name.rpartition(".")
+                if parent in sys.modules:
+                    setattr(sys.modules[parent], own, module)
+
+    def _list_own(self) -> list[str]:
+        return [
+            name
+            for name, module in list(sys.modules.items())
+            if (file := getattr(module, "__file__", None)) and self._is_own(name, Path(file))
+        ]
+
+    def _is_own(self, name: str, file: Path) -> bool:
+        stem = name.rpartition(".")[2]
+        is_test = stem.startswith("test_") or stem.endswith("_test") or stem == "conftest"
+        if is_test or name == "__main__" or "site-packages" in file.parts:
+            return False
+        return any(folder in file.parents for folder in self._folders)
+
+
+def _find_folder(source: str) -> Path:
+    """Return the folder of a file, or of the package of a module."""
+    if source.endswith(".py") or "/" in source:
+        return Path(source).resolve().parent
+    top = source.partition(".")[0]
+    for place in (str(Path.cwd()), *sys.path):
+        if (Path(place) / top / "__init__.py").is_file() or (Path(place) / top).is_dir():
+            return (Path(place) / top).resolve()
+        if (Path(place) / f"{top}.py").is_file():
+            return Path(place).resolve()
+    return Path.cwd()
