@@ -104,6 +104,7 @@ def virtual_time(
             "datetime.datetime": Datetime,
             # The processes of a simulation are one, and their clocks differ.
             "webop.calls.progress._clock.read": read_wall_clock,
+            "threading.Thread.join": lambda *_: None,
             "threading.Thread.start": lambda thread: begin_thread(thread),  # noqa: PLW0108 - a method
         }.items():
             stack.enter_context(mock.patch(target, fake))

@@ -81,7 +81,7 @@ class Clocks:
             ) from None
         state = random.getstate()
         random.seed(self._seed)
-        draw = random.Random(f"bytes {self._seed}").randbytes  # noqa: S311 - the same in each run
+        draw = random.Random(f"bytes {self._seed}").randbytes
         with self._stack as stack:
             traveller = stack.enter_context(time_machine.travel(self._epoch, tick=False))
             self._loop.on_jump = lambda moment: traveller.move_to(self._epoch + moment)
@@ -137,6 +137,9 @@ class Clocks:
         class Thread(threading.Thread):
             def start(self) -> None:
                 begin(self)
+
+            def join(self, timeout: float | None = None) -> None:
+                """It has never begun."""
 
         return Thread
 

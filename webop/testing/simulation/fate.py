@@ -40,7 +40,7 @@ class Fate:
     """
 
     def __init__(self, seed: int, *, is_faulty: bool, strike: Callable[[str], None]) -> None:
-        self._rng = random.Random(f"fate {seed}")  # noqa: S311 - the same in each run
+        self._rng = random.Random(f"fate {seed}")
         self._orders: list[_Order] = []
         self._strike = strike
         self._rest = _MAX_FAULTS if seed and is_faulty else 0
@@ -73,9 +73,12 @@ class Fate:
         if kind in {"kill", "cut"}:
             self._strike(kind)
             return Fault("refused") if kind == "kill" else None
+        is_watch = sent.query.get("watch") in {"true", "1"}
         if kind == "kill after":
             self._strike("kill")
-            return Fault("silent")
+            return Fault("refused" if is_watch else "silent")
+        if kind == "lost" and is_watch:
+            kind = "refused"  # an answer that never ends cannot be lost
         seconds = self._rng.choice((0.1, 1.0, 5.0))
         status = self._rng.choice(_STATUSES)
         return Fault(kind, status=status, seconds=seconds)

@@ -117,6 +117,7 @@ class Network:
     def choose(self, sender: Sender, sent: servers.Request) -> Fault | None:
         """Return what goes wrong with a request; here, nothing."""
         del sender, sent
+        return None
 
     def spoil_watches(self, fault: Fault) -> None:
         """Let a fault hit the watches that there are."""
@@ -234,6 +235,8 @@ class SimulatedTransport:
 
 
 class WatchAnswer:
+    """The answer to a watch: events, each some moments after it has happened."""
+
     is_complete = False
 
     def __init__(self, network: Network, path: str, watch: servers.Watch) -> None:
@@ -320,6 +323,7 @@ class _ContentAnswer:
 
 
 def succeed(waiter: asyncio.Future[Any], answer: Any) -> None:
+    """Give an answer to whoever still waits."""
     if not waiter.done():
         waiter.set_result(answer)
 

@@ -137,7 +137,7 @@ class Replica(Process):
 
 
 def _log_in(**_: Any) -> ConnectionInfo:
-    return ConnectionInfo(server="https://simulated", token="simulated")
+    return ConnectionInfo(server="https://simulated")
 
 
 def _is_busy(obj: Entry) -> bool:

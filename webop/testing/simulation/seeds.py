@@ -96,7 +96,7 @@ def simulated(
                 raise
 
         kept = [one for name, one in signature.parameters.items() if name != "cluster"]
-        run.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
+        run.__signature__ = signature.replace(parameters=kept)
         del run.__wrapped__  # type: ignore[attr-defined]  # pytest would look for a fixture
         return run
 
@@ -105,7 +105,7 @@ def simulated(
 
 def _run_outside_of_loops(call: Callable[[], None]) -> None:
     """Call a function here, or in a thread if an event loop runs here."""
-    if asyncio._get_running_loop() is None:  # noqa: SLF001 - the public one raises
+    if asyncio._get_running_loop() is None:
         call()
         return
     with concurrent.futures.ThreadPoolExecutor(1) as pool:

@@ -60,7 +60,7 @@ class SimulatedCluster(SyncClient):
         delta = dt.timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
         self._world.advance(delta.total_seconds())
 
-    def settle(self, within: float = 3600) -> None:
+    def settle(self, within: float = 900) -> None:
         """Let time pass until nothing is left to do.
 
         That is: no object waits for its turn or for another attempt, and nothing has changed in the

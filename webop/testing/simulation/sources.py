@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -68,18 +69,20 @@ class Sources:
                     setattr(sys.modules[parent], own, module)
 
     def _list_own(self) -> list[str]:
+        starts = tuple(f"{folder}{os.sep}" for folder in self._folders)
         return [
             name
             for name, module in list(sys.modules.items())
-            if (file := getattr(module, "__file__", None)) and self._is_own(name, Path(file))
+            if starts and (getattr(module, "__file__", None) or "").startswith(starts)
+            if not _is_foreign(name, module)
         ]
 
-    def _is_own(self, name: str, file: Path) -> bool:
-        stem = name.rpartition(".")[2]
-        is_test = stem.startswith("test_") or stem.endswith("_test") or stem == "conftest"
-        if is_test or name == "__main__" or "site-packages" in file.parts:
-            return False
-        return any(folder in file.parents for folder in self._folders)
+
+def _is_foreign(name: str, module: ModuleType) -> bool:
+    """Tell whether a module is a test, the main one, or of a library."""
+    stem = name.rpartition(".")[2]
+    is_test = stem.startswith("test_") or stem.endswith("_test") or stem == "conftest"
+    return is_test or name == "__main__" or "site-packages" in (module.__file__ or "")
 
 
 def _find_folder(source: str) -> Path:

@@ -84,6 +84,9 @@ class _Worker(threading.Thread):
                 problem = SimulationError(f"{place}. Virtual time waits for it.")
                 self.pool.loop.interrupt(problem)
                 return
+        self._take_outcome()
+
+    def _take_outcome(self) -> None:
         if self.is_over:
             self.pool.workers.discard(self)
             result, exc = self.outcome

@@ -98,7 +98,7 @@ class World:
         self.replicas: list[Replica | None] = [None] * replicas
         self.fate = Fate(seed, is_faulty=faults, strike=self._strike)
         self._given = given
-        self._rng = random.Random(f"world {seed}")  # noqa: S311 - the same in each run
+        self._rng = random.Random(f"world {seed}")
         self._serials = 0
         self._fast_ends = 0
         self._changed_at = 0.0
@@ -108,7 +108,7 @@ class World:
         self._errors: list[BaseException] = []
         self.server = Cluster(
             self.read_clock,
-            random.Random(seed),  # noqa: S311 - for the uids
+            random.Random(seed),
             kinds=list_kinds(),
             applies=True,
             collects=True,
@@ -170,15 +170,18 @@ class World:
             SimulationError: that never comes.
         """
         end = self.loop.time() + within
-        while self._list_busy() or self.loop.time() < self._changed_at + _QUIET:
+        calm_since = self.loop.time()
+        while self.loop.time() < max(calm_since, self._changed_at) + _QUIET:
             if self.loop.time() > end:
-                busy = self._list_busy()
-                what = "; ".join(busy[:3]) or f"the last changes: {'; '.join(self._changes)}"
+                last = f"the last changes: {'; '.join(self._changes)}"
+                what = self._describe_work() or last
                 raise SimulationError(
                     f"The operator has not settled within {within:g} s: {what}. "
                     "If it is to go on for ever, use advance()."
                 )
             self.advance(_LOOK)
+            if self._describe_work():
+                calm_since = self.loop.time()
 
     def start(self) -> None:
         """Start all replicas that do not run, and keep them running."""
@@ -290,13 +293,11 @@ class World:
         replica = self._rng.choice(serving)
         assert replica.review is not None  # noqa: S101 - for the type checker
         copy, path = orjson.loads(orjson.dumps(review)), config["service"]["path"].strip("/")
-        call = self.loop.create_task(
-            replica.review(copy, webhook=path), context=replica.context.copy()
-        )
+        reviewing = replica.review(copy, webhook=path)
+        call = self.loop.create_task(reviewing, context=replica.context.copy())
+        awaited: set[asyncio.Future[Any]] = {call, replica.lost}
         limit = review.webhook["timeoutSeconds"]
-        await asyncio.wait(
-            {call, replica.lost}, timeout=limit, return_when=asyncio.FIRST_COMPLETED
-        )
+        await asyncio.wait(awaited, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
         if not call.done():
             call.cancel()
             is_lost = replica.lost.done()
@@ -365,8 +366,14 @@ class World:
     def _tell(self, what: str) -> None:
         self.story.append(f"{self.read_clock():%Y-%m-%d %H:%M:%S.%f} {what}")
 
-    def _list_busy(self) -> list[str]:
-        return [text for one in self._choose(None) for text in one.list_busy()]
+    def _describe_work(self) -> str:
+        """Say what is left to do now; nothing if nothing is."""
+        running = self._choose(None)
+        is_complete = all(one and one.is_ready for one in self.replicas)
+        busy = [text for one in running for text in one.list_busy()]
+        if self._is_kept_running and not is_complete:
+            return self._describe_obstacles()
+        return "; ".join(busy[:3])
 
     def _describe_obstacles(self) -> str:
         texts = [
@@ -398,8 +405,9 @@ class World:
         self.network.later(_EXIT, int)  # there is something to wait for
         with contextlib.suppress(BaseException):
             self.loop.run_until(lambda: all(t.done() for t in left) or self.loop.time() > end)
+        self.loop.set_exception_handler(lambda *_: None)
         for task in asyncio.all_tasks(self.loop):  # somebody catches cancellations
-            task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
         self.loop.close()
 
 
@@ -407,7 +415,7 @@ class _ReviewedNetwork(Network):
     """The network of a world: requests pass through the webhooks of its API server."""
 
     def __init__(self, world: World) -> None:
-        rng = random.Random(f"network {world.seed}")  # noqa: S311 - the same in each run
+        rng = random.Random(f"network {world.seed}")
         super().__init__(world.loop, world.server, rng, world.note_request)
         self._world = world
         self._tasks: set[asyncio.Task[None]] = set()
@@ -430,4 +438,3 @@ class _ReviewedNetwork(Network):
         task = self.loop.create_task(perform(), context=contextvars.Context())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
