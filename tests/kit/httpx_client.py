@@ -1,4 +1,4 @@
-"""The client over httpx's transports, such as ``httpx.MockTransport``."""
+"""The client over httpx's transports, such as ``httpx.MockTransport``, and answers to it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,38 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import httpx
+import orjson
 
+from tests.kit.client_options import Networking
+from webop.client.api import Client
+from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.client.http.transport import Request, TransportError, TransportFactory
+from webop.testing.apiserver import Refusal
+
+Answer = Callable[[], httpx.Response]
+
+
+def connect(
+    handle: Callable[[httpx.Request], Any],
+    networking: Networking | None = None,
+    vault: Vault | None = None,
+) -> Client:
+    """Return a client whose requests a function answers."""
+    return Client(
+        vault or Vault({"test": ConnectionInfo(server="https://fake.cluster", token="secret")}),
+        networking or Networking(),
+        transport_factory=answer_by(handle),
+    )
+
+
+def answer_json(body: object, status: int = 200, **headers: str) -> Answer:
+    content = orjson.dumps(body)
+    names = {key.replace("_", "-"): value for key, value in headers.items()}
+    return lambda: httpx.Response(status, content=content, headers=names)
+
+
+def answer_status(code: int, reason: str = "", message: str = "", **headers: str) -> Answer:
+    return answer_json(Refusal(code, reason, message).build_status(), code, **headers)
 
 
 def answer_by(handler: Callable[[httpx.Request], Any]) -> TransportFactory:
