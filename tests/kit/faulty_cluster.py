@@ -15,7 +15,7 @@ import httpx
 import orjson
 
 from tests.kit.client_options import Networking
-from tests.kit.httpx_client import Answer, connect
+from tests.kit.httpx_client import Answer, build_request, build_response, connect
 from tests.kit.memory_cluster import MemoryCluster
 from webop.client.api import Client
 from webop.client.auth.vault import Vault
@@ -124,17 +124,14 @@ class FaultyCluster:
 
     async def handle(self, request: httpx.Request) -> httpx.Response:
         self.requests.append(request)
-        url, kinds = request.url, get_kinds(request.url.params)
+        kinds = get_kinds(request.url.params)
         for index, (what, answer) in enumerate(self.refusals):
             if what in kinds:
                 del self.refusals[index]
                 return answer()
-        query, headers = dict(url.params), dict(request.headers)
-        sent = Request(request.method, url.path, query, headers, request.content)
-        begun = (self.server.handle if "pages" in kinds else self.server.watch)(sent)
-        if isinstance(begun, Watch):
-            return self._open(begun).answer()
-        return httpx.Response(begun.status, headers=begun.headers, content=begun.encode())
+        perform = self.server.handle if "pages" in kinds else self.server.watch
+        begun = perform(build_request(request))
+        return self._open(begun).answer() if isinstance(begun, Watch) else build_response(begun)
 
     def _open(self, watch: Watch) -> Feed:
         feed = Feed()

@@ -12,14 +12,15 @@ from tests.kit.client_options import Networking
 from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.client.http.transport import Request, TransportError, TransportFactory
-from webop.testing.apiserver import Refusal
+from webop.settings.groups import NetworkingSettings
+from webop.testing import apiserver
 
 Answer = Callable[[], httpx.Response]
 
 
 def connect(
     handle: Callable[[httpx.Request], Any],
-    networking: Networking | None = None,
+    networking: NetworkingSettings | None = None,
     vault: Vault | None = None,
 ) -> Client:
     """Return a client whose requests a function answers."""
@@ -37,7 +38,19 @@ def answer_json(body: object, status: int = 200, **headers: str) -> Answer:
 
 
 def answer_status(code: int, reason: str = "", message: str = "", **headers: str) -> Answer:
-    return answer_json(Refusal(code, reason, message).build_status(), code, **headers)
+    return answer_json(apiserver.Refusal(code, reason, message).build_status(), code, **headers)
+
+
+def build_request(request: httpx.Request, user: str = "admin") -> apiserver.Request:
+    """Return a request as one to the API server in memory."""
+    url, headers = request.url, dict(request.headers)
+    return apiserver.Request(
+        request.method, url.path, dict(url.params), headers, request.content, user
+    )
+
+
+def build_response(response: apiserver.Response) -> httpx.Response:
+    return httpx.Response(response.status, headers=response.headers, content=response.encode())
 
 
 def answer_by(handler: Callable[[httpx.Request], Any]) -> TransportFactory:

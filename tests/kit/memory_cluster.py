@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import orjson
 
-from webop.testing.apiserver import Cluster, Json, Request
+from tests.kit.operators import Kind
+from webop.testing.apiserver import Cluster, Request
 
 
 class MemoryCluster(Cluster):
@@ -23,24 +24,8 @@ class MemoryCluster(Cluster):
 
     def add_kind(self, group: str, plural: str, kind: str, *, has_status: bool = False) -> None:
         """Define a kind by a CRD that keeps everything in spec and status."""
-        free = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-        schema = {"type": "object", "properties": {"spec": free, "status": free}}
-        version: Json = {"name": "v1", "served": True, "storage": True}
-        version["schema"] = {"openAPIV3Schema": schema}
-        if has_status:
-            version["subresources"] = {"status": {}}
-        body = {
-            "apiVersion": "apiextensions.k8s.io/v1",
-            "kind": "CustomResourceDefinition",
-            "metadata": {"name": f"{plural}.{group}"},
-            "spec": {
-                "group": group,
-                "scope": "Namespaced",
-                "names": {"plural": plural, "kind": kind},
-                "versions": [version],
-            },
-        }
+        crd = Kind(group, plural, kind, has_status=has_status).build_crd()
         path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
         headers = {"content-type": "application/json"}
-        request = Request("POST", path, {}, headers, orjson.dumps(body), "system:scenario")
+        request = Request("POST", path, {}, headers, orjson.dumps(crd), "system:scenario")
         assert self.handle(request).status == 201

@@ -400,7 +400,7 @@ async def test_the_wish_of_the_server_for_a_pause_is_respected() -> None:
         await eventually(lambda: len(cluster.requests) == 3)
         begin = asyncio.get_running_loop().time()
         await eventually(lambda: len(cluster.requests) == 4)
-        assert 16.9 <= asyncio.get_running_loop().time() - begin <= 17.1
+        assert 16 <= asyncio.get_running_loop().time() - begin <= 18
 
 
 @pytest.mark.feature("AUT-16")
