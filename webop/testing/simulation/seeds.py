@@ -96,8 +96,9 @@ def simulated(
                 raise
 
         kept = [one for name, one in signature.parameters.items() if name != "cluster"]
-        run.__signature__ = signature.replace(parameters=kept)
-        del run.__wrapped__  # type: ignore[attr-defined]  # pytest would look for a fixture
+        result: Any = run
+        result.__signature__ = signature.replace(parameters=kept)
+        del result.__wrapped__  # pytest would look for a fixture
         return run
 
     return decorate
