@@ -75,13 +75,21 @@ class SimulatedCluster(SyncClient):
         """
         self._world.settle(within)
 
-    def kill(self) -> None:
-        """Kill the operator, in the middle of anything, as SIGKILL does. It stays away."""
-        self._world.kill()
+    def kill(self, replica: int | None = None) -> None:
+        """Kill the operator, in the middle of anything, as SIGKILL does. It stays away.
 
-    def stop(self) -> None:
-        """Stop the operator as SIGTERM does, and wait for its end. It stays away."""
-        self._world.stop()
+        Args:
+            replica: the number of one, from 0; by default, all are killed.
+        """
+        self._world.kill(replica)
+
+    def stop(self, replica: int | None = None) -> None:
+        """Stop the operator as SIGTERM does, and wait for its end. It stays away.
+
+        Args:
+            replica: the number of one, from 0; by default, all are stopped.
+        """
+        self._world.stop(replica)
 
     def start(self) -> None:
         """Start the operator, with its modules imported afresh, unless it runs."""

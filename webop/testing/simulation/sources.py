@@ -49,7 +49,8 @@ class Sources:
                 declare()
         finally:
             set_default_registry(former)
-        return registry, [sys.modules[name] for name in self._list_own()]
+        names = [*self._list_own(), *(one.__module__ for one in self._declaring)]
+        return registry, [sys.modules[name] for name in names if name in sys.modules]
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:

@@ -40,7 +40,7 @@ def expect_the_full_hour(cluster: webop.testing.SimulatedCluster) -> None:
 
 def expect_an_end(cluster: webop.testing.SimulatedCluster) -> None:
     cluster.create(build_thing())
-    cluster.settle()
+    cluster.settle(within=60)
 
 
 @pytest.mark.parametrize(
