@@ -17,6 +17,7 @@ import orjson
 
 from webop.testing.apiserver import Change, Cluster, Json, Refusal, Request
 from webop.testing.apiserver.admission import Admission, Operation
+from webop.testing.apiserver.conversions import Converter
 from webop.testing.apiserver.kinds import NAMESPACES, WEBHOOKS
 from webop.testing.apiserver.patches import apply_json_patch
 from webop.testing.apiserver.store import Store
@@ -44,10 +45,15 @@ class APIServer(Cluster):
     """
 
     def __init__(
-        self, now: Callable[[], datetime], rng: random.Random, *, applies: bool = False
+        self,
+        now: Callable[[], datetime],
+        rng: random.Random,
+        *,
+        applies: bool = False,
+        converter: Converter | None = None,
     ) -> None:
         self.webhooks = Webhooks(rng)
-        super().__init__(now, rng, applies=applies, admission=self.webhooks)
+        super().__init__(now, rng, applies=applies, admission=self.webhooks, converter=converter)
 
     def set_lag(self, count: int) -> None:
         """Have the watch caches so many changes late."""
@@ -270,8 +276,8 @@ def _build_request(
         },
         "operation": operation.verb,
         "userInfo": {"username": operation.request.user, "groups": ["system:authenticated"]},
-        "object": None if new is None else kind.show(new),
-        "oldObject": None if old is None else kind.show(old),
+        "object": new,
+        "oldObject": old,
         "dryRun": operation.is_dry,
         "options": {"apiVersion": "meta.k8s.io/v1", **operation.options},
     }

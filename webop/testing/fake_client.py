@@ -53,6 +53,7 @@ from webop.testing.apiserver import Cluster, Request, Response, Watch
 from webop.testing.apiserver.builtin import list_kinds
 from webop.testing.apiserver.garbage import GarbageCollector
 from webop.testing.clock import Clock
+from webop.testing.conversions import add_conversions, convert
 from webop.testing.played_controllers import build_finished_status, build_ready_status
 
 _CRD: Final = "CustomResourceDefinition"
@@ -74,6 +75,9 @@ class FakeClient(AsyncClient):
     merge and JSON patches, server-side apply, finalizers, status subresources, selectors, dry runs,
     waiting. :attr:`sync` is the client for sync functions, also in tests that are not async. In a
     ``with`` block, :func:`webop.client.current` returns the client.
+
+    Objects of several versions are converted by the functions with ``@webop.on.convert`` of
+    ``webop.get_default_registry()``.
 
     Kubernetes' own kinds have their schemas and defaults. CEL rules need ``webop[test]``: a
     ``UserWarning`` names those that are not evaluated. There is no access control, and no handler
@@ -112,6 +116,7 @@ class FakeClient(AsyncClient):
             kinds=list_kinds(),
             applies=True,
             collects=garbage_collection,
+            converter=convert,
         )
         self._collector = GarbageCollector(self._server) if garbage_collection else None
         self._lock = threading.RLock()
@@ -124,9 +129,11 @@ class FakeClient(AsyncClient):
             # Each version of a kind has the definition of all versions.
             if body["kind"] != _CRD or body not in bodies:
                 bodies.append(body)
+        copies = orjson.loads(orjson.dumps(bodies))
+        add_conversions(body for body in copies if body["kind"] == _CRD)
         self._add_namespace(namespace)
-        for body in sorted(bodies, key=lambda body: _ORDER.get(body["kind"], 2)):
-            self._add(orjson.loads(orjson.dumps(body)), namespace)
+        for body in sorted(copies, key=lambda body: _ORDER.get(body["kind"], 2)):
+            self._add(body, namespace)
 
     def __enter__(self) -> Self:
         self._blocks.append(block := self._be_current())
