@@ -263,6 +263,12 @@ def _fail(player: _Player) -> None:
     player.send("POST", "v1", "", _build("v1", "h", length=_FAILS), dryRun="All")
     player.send("POST", "v1", "", _build("v1", "f", length=3))
     player.send("GET", "v2", "g")
+    player.apply("v1", "k", "p", length=1)
+    for value in (_FAILS, 2, 3):  # the owner of a field of v1 is forgotten
+        player.merge("v2", "k", {"spec": {"size": value}}, fieldManager="u")
+    player.apply("v2", "k", "p", size=4)
+    player.apply("v2", "k", "p", size=4, force="true")
+    player.apply("v1", "k", "q", length=5)
     for value in (_RENAMES, _SPOILS, _STAYS):
         player.merge("v2", "f", {"spec": {"size": value}})
         player.send("GET", "v1", "f")

@@ -58,14 +58,23 @@ class Owners:
         self._owners: dict[str, dict[Owner, set[Path]]] = {}
 
     def note(self, kind: Kind, old: Json | None, new: Json, manager: str) -> None:
-        """Give the fields that a write has changed to its manager."""
+        """Give the fields that a write has changed to its manager.
+
+        If the object cannot be converted for that, the owners are forgotten until the next apply.
+        """
+        uid, owner = new["metadata"]["uid"], Owner(manager, kind.api_version)
+        owners = self._owners.setdefault(uid, {}) if old is None else self._owners.get(uid)
+        if owners is None:
+            return
         compare = _build_comparison(kind, old, new)
-        owners = self._owners.setdefault(new["metadata"]["uid"], {})
-        owner = Owner(manager, kind.api_version)
-        for key, fields in owners.items():
-            before, after = compare(key.api_version)
+        try:
+            states = [compare(key.api_version) for key in (*owners, owner)]
+        except Refusal:
+            del self._owners[uid]
+            return
+        for fields, (before, after) in zip(owners.values(), states, strict=False):
             fields.difference_update(_find_changed(before, after), before.keys() - after.keys())
-        owners.setdefault(owner, set()).update(_find_changed(*compare(kind.api_version)))
+        owners.setdefault(owner, set()).update(_find_changed(*states[-1]))
 
     def apply(self, kind: Kind, old: Json, config: Json, owner: Owner, *, is_forced: bool) -> Json:
         """Return an object with the fields of a configuration; the same one if it has them.
@@ -74,7 +83,10 @@ class Owners:
             Refusal: other managers own fields of it that have other values.
         """
         config = _select_part(kind, config, owner.subresource)
-        owners = self._owners.get(old["metadata"]["uid"], {})
+        if (uid := old["metadata"]["uid"]) not in self._owners:
+            unknown = Owner("before-first-apply", kind.api_version)
+            self._owners[uid] = {unknown: set(_list_leaves(kind, old))}
+        owners = self._owners[uid]
         others = {key: fields for key, fields in owners.items() if not owner.replaces(key)}
         wanted = _list_leaves(kind, config)
         merged: Json = _shrink(_merge(_grow(kind, old), _grow(kind, config)))

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from .kinds import Kind
 
 Converter = Callable[[list[Json], str], list[Json]]
-"""Returns objects in an apiVersion; raises a Refusal (:func:`refuse_conversion`)."""
+"""Returns objects in an apiVersion; raises a Refusal (:func:`refuse_conversion`).
+
+The objects are shared with the store: it must not modify them.
+"""
 
 _HEAD = ("apiVersion", "kind", "metadata")
 _IDENTITY = {"name": "name", "namespace": "namespace", "uid": "UID"}
