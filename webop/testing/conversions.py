@@ -91,7 +91,7 @@ def _call(handler: ConversionHandler, body: Json) -> Json:
 
 
 def call_converter(handler: ConversionHandler, model: pydantic.BaseModel) -> Any:
-    """Call a function of ``@webop.on.convert``; an async one in an event loop of its own."""
+    """Call a function of ``@webop.on.convert``; an async one in a separate event loop."""
     if not handler.is_async:
         return handler.fn(model)
 

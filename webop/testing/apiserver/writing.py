@@ -304,7 +304,7 @@ class Writer:
         return new
 
     def _write(self, target: Target, new: Json, stored: Json | None) -> None:
-        """Store a new state, or remove the object if nothing is to be stored."""
+        """Store a new state, or remove the object if there is none."""
         body = target.request.body
         if body is not None and len(body) > _STORE_LIMIT:
             raise Refusal(500, "", "etcdserver: request is too large")
