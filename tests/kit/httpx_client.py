@@ -1,4 +1,4 @@
-"""The client over httpx's transports, such as ``httpx.MockTransport``."""
+"""The client over httpx's transports, such as ``httpx.MockTransport``, and answers to it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,51 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import httpx
+import orjson
 
+from tests.kit.client_options import Networking
+from webop.client.api import Client
+from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.client.http.transport import Request, TransportError, TransportFactory
+from webop.settings.groups import NetworkingSettings
+from webop.testing import apiserver
+
+Answer = Callable[[], httpx.Response]
+
+
+def connect(
+    handle: Callable[[httpx.Request], Any],
+    networking: NetworkingSettings | None = None,
+    vault: Vault | None = None,
+) -> Client:
+    """Return a client whose requests a function answers."""
+    return Client(
+        vault or Vault({"test": ConnectionInfo(server="https://fake.cluster", token="secret")}),
+        networking or Networking(),
+        transport_factory=answer_by(handle),
+    )
+
+
+def answer_json(body: object, status: int = 200, **headers: str) -> Answer:
+    content = orjson.dumps(body)
+    names = {key.replace("_", "-"): value for key, value in headers.items()}
+    return lambda: httpx.Response(status, content=content, headers=names)
+
+
+def answer_status(code: int, reason: str = "", message: str = "", **headers: str) -> Answer:
+    return answer_json(apiserver.Refusal(code, reason, message).build_status(), code, **headers)
+
+
+def build_request(request: httpx.Request, user: str = "admin") -> apiserver.Request:
+    """Return a request as one to the API server in memory."""
+    url, headers = request.url, dict(request.headers)
+    return apiserver.Request(
+        request.method, url.path, dict(url.params), headers, request.content, user
+    )
+
+
+def build_response(response: apiserver.Response) -> httpx.Response:
+    return httpx.Response(response.status, headers=response.headers, content=response.encode())
 
 
 def answer_by(handler: Callable[[httpx.Request], Any]) -> TransportFactory:

@@ -71,9 +71,11 @@ class Command:
     async def wait_for_exit(self) -> int:
         try:
             async with asyncio.timeout(PATIENCE):
-                return await self.process.wait()
+                code = await self.process.wait()
         except TimeoutError:
             raise AssertionError(f"It does not end. Output:\n{self.output}") from None
+        assert -code not in {signal.SIGABRT, signal.SIGSEGV}, f"A crash. Output:\n{self.output}"
+        return code
 
     async def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         self.process.send_signal(number)

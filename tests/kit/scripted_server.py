@@ -11,7 +11,7 @@ from typing import cast
 
 import httpx
 
-from tests.kit.fake_cluster import Networking
+from tests.kit.client_options import Networking
 from tests.kit.waiting import eventually
 from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo, Vault

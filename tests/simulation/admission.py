@@ -26,13 +26,13 @@ import orjson
 
 import webop
 from tests.simulation.admission_rules import AdmissionJudge, Attempt
-from tests.simulation.api_server import Review
 from tests.simulation.replicas import GROUP, NAMESPACE, PLURAL, ReplicaProcess
 from webop.admission.configurations.replica_agreement import PREFIX
 from webop.errors import ReviewError
 from webop.servers.base import WebhookClientConfig, WebhookFn
 from webop.servers.limits import get_hosting
 from webop.testing.apiserver import Refusal, Request, Response
+from webop.testing.apiserver.webhooks import Review
 
 if TYPE_CHECKING:
     from tests.simulation.plans import AdmissionPlan

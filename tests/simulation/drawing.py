@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from tests.simulation.fate import NAMES, draw_fate
-from tests.simulation.network import Fault
 from tests.simulation.plans import (
     SPOILING,
     AdmissionPlan,
@@ -19,6 +18,7 @@ from tests.simulation.plans import (
 )
 from tests.simulation.replicas import LABEL, PARTS, PLURAL
 from tests.simulation.themes import BACKGROUND_KINDS, DRAWN, STATE_KINDS, THEMES, Theme
+from webop.testing.simulation.network import Fault
 
 _STACKED = ("create", "update", "resume")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from tests.simulation.network import Fault
 from tests.simulation.plans import Step
 from tests.simulation.themes import Theme
+from webop.testing.simulation.network import Fault
 
 NAMES = ("one", "two", "three")
 

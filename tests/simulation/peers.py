@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tests.simulation.network import Network
+from webop.testing.simulation.network import Network
 
 _LIFETIME = 30  # seconds of a record
 _RENEWAL = 20.0  # seconds between two of them

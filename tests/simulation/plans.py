@@ -11,7 +11,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.simulation.network import Fault
+from webop.testing.simulation.network import Fault
 
 MODES = {"alone", "lease", "peering"}
 USES = {"create", "update", "label", "toggle", "annotate", "meddle", "delete", "replace"}

@@ -17,13 +17,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import webop
-from tests.simulation.network import SimulatedTransport
 from tests.simulation.plans import HandlerPlan, Plan
 from tests.simulation.themes import BACKGROUND_KINDS, STATE_KINDS
-from tests.simulation.virtual import Process, VirtualThreads, block, current_process
+from tests.simulation.virtual import VirtualThreads, block
 from webop.client.auth.vault import ConnectionInfo
 from webop.reactor.observer import Scope
 from webop.runtime.operator import Operator, OperatorOptions
+from webop.testing.simulation.network import SimulatedTransport
+from webop.testing.simulation.virtual_loop import Process, current_process
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
-from tests.simulation.network import Fault
 from tests.simulation.plans import HandlerPlan, Plan, Step
 from tests.simulation.replicas import (
     GROUP,
@@ -23,11 +22,13 @@ from tests.simulation.replicas import (
     Wish,
     run_sync,
 )
-from tests.simulation.virtual import VirtualLoop, VirtualThreads
+from tests.simulation.virtual import VirtualThreads
 from tests.simulation.world import OBJECTS, World
 from webop import Patch
 from webop.client.http.transport import Request as TransportRequest
 from webop.testing.apiserver import Json, Request
+from webop.testing.simulation.network import Fault
+from webop.testing.simulation.virtual_loop import VirtualLoop
 
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/{}webhookconfigurations"
 CALM = 20.0  # seconds until all must converge

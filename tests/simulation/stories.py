@@ -9,7 +9,6 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from tests.simulation.network import Fault
 from tests.simulation.replicas import (
     DIFFBASE,
     FAILED,
@@ -26,6 +25,7 @@ from tests.simulation.virtual import EPOCH
 from tests.simulation.world import OBJECTS, PARTS_PATH
 from webop.handlers.stopping import AsyncDaemonStopped, Stopper
 from webop.testing.apiserver import Json
+from webop.testing.simulation.network import Fault
 
 FIRST_PATCH: Json = {"metadata": {"annotations": {"a": "1"}, "resourceVersion": "1"}}
 LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"

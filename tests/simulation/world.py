@@ -28,7 +28,7 @@ import orjson
 from tests.simulation.admission import Admission, describe_configuration
 from tests.simulation.api_server import APIServer
 from tests.simulation.invariants import Judge, list_notes
-from tests.simulation.network import Network, Sender
+from tests.simulation.network import FaultyNetwork
 from tests.simulation.patience import LATENESS, SETTLING
 from tests.simulation.peers import Peers
 from tests.simulation.plans import SPOILING, USES, HandlerPlan, Plan, Step
@@ -46,18 +46,18 @@ from tests.simulation.replicas import (
     ReplicaProcess,
 )
 from tests.simulation.themes import STATE_KINDS
-from tests.simulation.virtual import (
-    EPOCH,
-    DeadlockError,
-    LivelockError,
-    VirtualLoop,
-    current_process,
-    virtual_time,
-)
+from tests.simulation.virtual import EPOCH, virtual_time
 from webop.errors import WebopError
 from webop.logs.formats import TextFormatter
 from webop.testing import apiserver as servers
 from webop.testing.apiserver.kinds import CRDS
+from webop.testing.simulation.network import Sender
+from webop.testing.simulation.virtual_loop import (
+    DeadlockError,
+    LivelockError,
+    VirtualLoop,
+    current_process,
+)
 
 _EXIT = 60.0  # seconds for a replica to end when it is asked to
 _CONVERGENCE = 200.0  # seconds in the calm, in which nothing goes wrong
@@ -122,7 +122,7 @@ class World:
         rng = random.Random(plan.seed)
         self.cluster = APIServer(self._read_wall_clock, rng, applies=plan.has_parts)
         self.judge = Judge(self)
-        self.network = Network(
+        self.network = FaultyNetwork(
             loop,
             self.cluster,
             self.rng,
@@ -682,12 +682,12 @@ def _interruptible() -> Iterator[VirtualLoop]:
     if threading.current_thread() is not threading.main_thread():
         yield loop
         return
-    former = signal.signal(signal.SIGINT, lambda *_: loop.interrupt())
+    former = signal.signal(signal.SIGINT, lambda *_: loop.interrupt(KeyboardInterrupt()))
     try:
         yield loop
     finally:
         signal.signal(signal.SIGINT, former)
-    if loop.is_interrupted:  # after its last step
+    if loop.interruption is not None:  # after its last step
         raise KeyboardInterrupt
 
 

@@ -72,4 +72,4 @@ def test_importing_is_fast_and_brings_no_http_and_no_cryptography() -> None:
     assert set(samples[0]["modules"]).isdisjoint(HEAVY)
     cpu, least = (min(sample["cpu"] for sample in samples[at::2]) for at in (0, 1))
     # On a busy machine everything takes longer: then what cannot be helped is the measure.
-    assert cpu < 0.35 or cpu < 4 * least
+    assert cpu < 0.35 or cpu < 5 * least

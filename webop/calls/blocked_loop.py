@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 
 _OFF_POLLING = 5.0  # seconds; between two reads of the setting while it is off
 _LAG_POLLING = 0.5  # seconds; between two measurements of the lag
+_ENDING = 1.0  # seconds; for the last line of the log
 _FRAMES = 12  # of the stack, if no handler is in it
 _pausing = threading.Lock()  # held while the garbage collector pauses
 
@@ -41,11 +42,13 @@ _pausing = threading.Lock()  # held while the garbage collector pauses
 def watching_loop(settings: ProcessSettings) -> Iterator[None]:
     """Watch the running event loop as long as the block lasts."""
     watchdog = Watchdog(asyncio.get_running_loop(), settings)
-    threading.Thread(target=watchdog.run, name="webop-watchdog", daemon=True).start()
+    thread = threading.Thread(target=watchdog.run, name="webop-watchdog", daemon=True)
+    thread.start()
     try:
         yield
     finally:
         watchdog.stop()
+        thread.join(_ENDING)  # Python aborts if a thread logs while the interpreter ends
 
 
 async def measure_lag(timings: Timings) -> None:

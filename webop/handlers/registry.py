@@ -153,6 +153,10 @@ class OperatorRegistry:
         self._handlers.append(handler)
         self._note_file()
 
+    def remove(self, handler: Handler) -> None:
+        """Remove a handler."""
+        self._handlers.remove(handler)
+
     def append_rule(self, rule: Rule) -> None:
         """Add a rule, except if the same one is there: a file can be loaded twice."""
         if rule not in self.rules:

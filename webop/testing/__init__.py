@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from webop.testing.round_trips import check_round_trips
     from webop.testing.rule_agreement import check_agreement
     from webop.testing.runner import KopfRunner, OperatorRunner
+    from webop.testing.simulation.seeds import simulated
+    from webop.testing.simulation.simulated_cluster import SimulatedCluster
+    from webop.testing.simulation.virtual_threads import SimulationError
     from webop.testing.waiting import eventually
 
 __all__ = [
@@ -30,10 +33,13 @@ __all__ = [
     "KopfRunner",
     "LocalCluster",
     "OperatorRunner",
+    "SimulatedCluster",
+    "SimulationError",
     "check_agreement",
     "check_round_trips",
     "eventually",
     "review",
+    "simulated",
 ]
 
 # The module of each name.
@@ -46,10 +52,13 @@ _MODULES = {
     "KopfRunner": "webop.testing.runner",
     "LocalCluster": "webop.controlplane.cluster",
     "OperatorRunner": "webop.testing.runner",
+    "SimulatedCluster": "webop.testing.simulation.simulated_cluster",
+    "SimulationError": "webop.testing.simulation.virtual_threads",
     "check_agreement": "webop.testing.rule_agreement",
     "check_round_trips": "webop.testing.round_trips",
     "eventually": "webop.testing.waiting",
     "review": "webop.testing.review_building",
+    "simulated": "webop.testing.simulation.seeds",
 }
 
 

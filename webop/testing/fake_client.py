@@ -37,8 +37,8 @@ from webop.context.child_store import ChildStore, Names
 from webop.context.children import Children, SyncChildren
 from webop.context.cluster_view import ClusterView
 from webop.context.memos import Memo, Memos
-from webop.controlplane.cluster_client import Manifest, read_manifest
-from webop.errors import APINotFoundError, ConfigurationError
+from webop.controlplane.cluster_client import Manifest
+from webop.errors import APINotFoundError
 from webop.events.loggers import LocalObjectLogger
 from webop.handlers.causes import ReconcileCause
 from webop.handlers.model import ReconcileHandler
@@ -53,12 +53,11 @@ from webop.testing.apiserver import Cluster, Request, Response, Watch
 from webop.testing.apiserver.builtin import list_kinds
 from webop.testing.apiserver.garbage import GarbageCollector
 from webop.testing.clock import Clock
-from webop.testing.conversions import add_conversions, convert
+from webop.testing.conversions import convert
+from webop.testing.given import add_given
 from webop.testing.played_controllers import build_finished_status, build_ready_status
 
-_CRD: Final = "CustomResourceDefinition"
 _JSON: Final = {b"content-type": b"application/json"}
-_ORDER: Final = {_CRD: 0, "Namespace": 1}
 
 
 class FakeClient(AsyncClient):
@@ -124,16 +123,7 @@ class FakeClient(AsyncClient):
         self._namespace = namespace
         self._settings, self._memos = OperatorSettings(), Memos(Memo())
         super().__init__(self._build_requests())
-        bodies: list[Mapping[str, Any]] = []
-        for body in (body for each in given for body in read_manifest(each)):
-            # Each version of a kind has the definition of all versions.
-            if body["kind"] != _CRD or body not in bodies:
-                bodies.append(body)
-        copies = orjson.loads(orjson.dumps(bodies))
-        add_conversions(body for body in copies if body["kind"] == _CRD)
-        self._add_namespace(namespace)
-        for body in sorted(copies, key=lambda body: _ORDER.get(body["kind"], 2)):
-            self._add(body, namespace)
+        add_given(self._server, given, namespace, converts=True)
 
     def __enter__(self) -> Self:
         self._blocks.append(block := self._be_current())
@@ -371,45 +361,6 @@ class FakeClient(AsyncClient):
             Networking(),
             transport_factory=lambda _: _Transport(self._server, self._lock, self._collector),
         )
-
-    def _add(self, body: Json, namespace: str) -> None:
-        """Create an object with its status, and its namespace."""
-        group, _, version = body["apiVersion"].rpartition("/")
-        kinds = [kind for kind in self._server.kinds.list_served() if kind.kind == body["kind"]]
-        found = [kind for kind in kinds if (kind.group, kind.version) == (group, version)]
-        if not found:
-            raise ConfigurationError(
-                f"There is no kind {body['apiVersion']} {body['kind']}. Pass the class of the kind "
-                "or its CustomResourceDefinition, too."
-            )
-        metadata = body.setdefault("metadata", {})
-        path = f"/apis/{body['apiVersion']}" if group else f"/api/{version}"
-        if found[0].namespaced:
-            place = metadata.setdefault("namespace", namespace)
-            self._add_namespace(place)
-            path = f"{path}/namespaces/{place}"
-        path = f"{path}/{found[0].plural}"
-        metadata.pop("resourceVersion", None)
-        stored = self._request("POST", path, body)
-        if "status" in body and found[0].has_status:
-            whole = {**stored, "status": body["status"]}
-            self._request("PUT", f"{path}/{stored['metadata']['name']}/status", whole)
-
-    def _add_namespace(self, name: str) -> None:
-        if name not in self._server.get_objects("namespaces"):
-            self._server.add_namespace(name)
-
-    def _request(self, method: str, path: str, body: Json) -> Json:
-        headers = {"content-type": "application/json"}
-        response = self._server.handle(
-            Request(method, path, {}, headers, orjson.dumps(body), "given")
-        )
-        if response.status >= 300:
-            name = body["metadata"].get("name", "")
-            raise ConfigurationError(
-                f"{body['kind']} {name} cannot exist at the start: {response.body.get('message')}"
-            )
-        return response.body
 
 
 def _find_reconciler(

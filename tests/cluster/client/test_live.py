@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from tests.kit.fake_cluster import Mirror, Networking, Watching, get_versions
+from tests.kit.client_options import Networking, Watching
+from tests.kit.mirrors import get_versions, mirroring
 from tests.kit.operators import get_connection
 from webop.client.api import Client
 from webop.client.auth.vault import Vault
@@ -30,12 +31,10 @@ async def fetch_versions(client: Client, namespace: str) -> dict[str, str]:
 async def test_a_watch_survives_a_kill_and_restart_of_the_api_server(
     webop_cluster: LocalCluster, webop_namespace: str
 ) -> None:
-    mirror, options = Mirror(), Watching(streaming_list=True)
-    vault = Vault({"x": get_connection(webop_cluster)})
-    async with Client(vault, NETWORKING) as client, asyncio.TaskGroup() as group:
-        for name in ("kept", "changed", "deleted"):
-            await client.create(MAPS, webop_namespace, build_map(name))
-        task = group.create_task(mirror.follow(client, options, MAPS, webop_namespace))
+    client = Client(Vault({"x": get_connection(webop_cluster)}), NETWORKING)
+    for name in ("kept", "changed", "deleted"):
+        await client.create(MAPS, webop_namespace, build_map(name))
+    async with mirroring(client, Watching(streaming_list=True), MAPS, webop_namespace) as mirror:
         await mirror.wait_for(lambda: len(mirror.objects) == 3)
         await asyncio.to_thread(webop_cluster.kill_apiserver)
         deleting = asyncio.create_task(client.delete(MAPS, webop_namespace, "deleted"))
@@ -46,4 +45,3 @@ async def test_a_watch_survives_a_kill_and_restart_of_the_api_server(
         expected = await fetch_versions(client, webop_namespace)
         await mirror.wait_for(lambda: mirror.versions == expected)
         assert mirror.deleted == ["deleted"]
-        task.cancel()

@@ -13,9 +13,9 @@ from typing import Any
 
 import orjson
 
-from tests.simulation.api_server import Review
 from webop.servers.certificates.certs import build_certificate_self_signed
 from webop.testing.apiserver import Json
+from webop.testing.apiserver.webhooks import Review
 
 from .drawing import GROUP
 

@@ -13,12 +13,11 @@ from typing import Any
 import httpx
 
 import webop
-from tests.kit.httpx_client import answer_by
+from tests.kit.httpx_client import build_request, build_response, connect
 from tests.kit.waiting import eventually
 from webop.admission.configurations.management import ConfigurationManager
-from webop.client.api import Client
 from webop.runtime.operator import Operator, OperatorOptions
-from webop.testing.apiserver import Cluster, Request
+from webop.testing.apiserver import Cluster
 
 Json = dict[str, Any]
 KEX = webop.Resource("kopf.dev", "v1", "kopfexamples")
@@ -72,11 +71,8 @@ class FailingServer:
         return answer_status(failure)
 
     def _carry_out(self, request: httpx.Request) -> httpx.Response:
-        user, headers = "system:serviceaccount:ns:me", dict(request.headers)
-        path, query = request.url.path, dict(request.url.params)
-        sent = Request(request.method, path, query, headers, request.content, user)
-        answer = self.cluster.handle(sent)
-        return httpx.Response(answer.status, headers=answer.headers, content=answer.encode())
+        sent = build_request(request, "system:serviceaccount:ns:me")
+        return build_response(self.cluster.handle(sent))
 
     def put(self, plural: str, webhooks: list[Json], annotations: Json | None = None) -> None:
         """Create a configuration."""
@@ -125,8 +121,7 @@ async def manage(
         setattr(settings.admission, name, value)
     operator = Operator(OperatorOptions(settings=settings))
     info = webop.ConnectionInfo(server="http://api", default_namespace="mine")
-    vault, factory = webop.Vault({"x": info}), answer_by(server.handle)
-    async with Client(vault, settings.networking, transport_factory=factory) as client:
+    async with connect(server.handle, settings.networking, webop.Vault({"x": info})) as client:
         manager = operator.webhooks.manager = ConfigurationManager(
             operator.context, client, lambda: True
         )

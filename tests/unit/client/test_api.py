@@ -12,8 +12,9 @@ import httpx
 import orjson
 import pytest
 
-from tests.kit.fake_cluster import RESOURCE, FakeCluster, Networking, answer_status, connect
-from tests.kit.httpx_client import HTTPXTransport
+from tests.kit.client_options import Networking
+from tests.kit.faulty_cluster import RESOURCE, FaultyCluster
+from tests.kit.httpx_client import HTTPXTransport, answer_status, connect
 from tests.kit.virtual_time import in_virtual_time
 from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo, Vault
@@ -432,18 +433,15 @@ async def test_patching_a_subresource_that_does_not_exist_is_an_error() -> None:
 
 
 async def test_a_list_is_read_page_by_page() -> None:
-    cluster = FakeCluster("a", "b", "c")
+    cluster = FaultyCluster("a", "b", "c")
     async with cluster.connect() as client:
-        pages = [page async for page in client.list_pages(RESOURCE, "ns", {"limit": "2"})]
+        pages = [page async for page in client.list_pages(RESOURCE, "default", {"limit": "2"})]
     assert [[item["metadata"]["name"] for item in page.items] for page in pages] == [
         ["a", "b"],
         ["c"],
     ]
-    assert pages[-1].resource_version == "103"
-    assert [dict(r.url.params) for r in cluster.requests] == [
-        {"limit": "2"},
-        {"limit": "2", "continue": "2"},
-    ]
+    assert pages[-1].resource_version == cluster.version
+    assert [request.url.params["limit"] for request in cluster.requests] == ["2", "2"]
 
 
 async def test_a_stream_gives_lines() -> None:

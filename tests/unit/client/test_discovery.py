@@ -12,7 +12,8 @@ import httpx
 import orjson
 import pytest
 
-from tests.kit.fake_cluster import Networking, connect
+from tests.kit.client_options import Networking
+from tests.kit.httpx_client import connect
 from webop.client.api import Client
 from webop.client.discovery import discover
 from webop.errors import APIConnectionError

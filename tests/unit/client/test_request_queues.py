@@ -11,7 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.kit.fake_cluster import Networking, connect
+from tests.kit.client_options import Networking
+from tests.kit.httpx_client import connect
 from tests.kit.virtual_time import in_virtual_time
 from webop.client.api import Client
 from webop.client.objects import AsyncClient

@@ -4,78 +4,84 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import Any
 
 import httpx
-import orjson
 import pytest
 
-from tests.kit.fake_cluster import (
+from tests.kit.client_options import Watching
+from tests.kit.faulty_cluster import (
+    NAMESPACES,
     RESOURCE,
-    FakeCluster,
+    FaultyCluster,
     Feed,
-    Mirror,
-    StreamingLists,
-    Watching,
-    answer_status,
-    build_bookmark,
-    build_status,
-    following,
+    build_error_event,
+    encode_line,
     get_kinds,
-    mirroring,
 )
+from tests.kit.httpx_client import answer_json, answer_status
+from tests.kit.mirrors import Mirror, following, mirroring
 from tests.kit.virtual_time import in_virtual_time
 from tests.kit.waiting import eventually
 from webop.client.watch import ListingFinished, ListingStarted, State
-from webop.objects.resources import Resource
-
-PODS = Resource("", "v1", "pods", namespaced=True)
+from webop.client.watch_events import WatchEvent
 
 
 def streaming(**options: float | bool | None) -> Watching:
     return Watching(streaming_list=True, **options)  # type: ignore[arg-type]
 
 
-def get_lists(cluster: FakeCluster) -> list[str]:
+def get_lists(cluster: FaultyCluster) -> list[str]:
     """Tell how the objects were asked for, request by request."""
     kinds = [get_kinds(request.url.params) for request in cluster.requests]
     return ["stream" if "stream" in kind else "pages" for kind in kinds if "list" in kind]
 
 
+def get_changes(mirror: Mirror) -> list[WatchEvent]:
+    return [item for item in mirror.items if isinstance(item, tuple)]
+
+
 def get_events(mirror: Mirror) -> list[tuple[str | None, str]]:
-    events = [item for item in mirror.items if isinstance(item, tuple)]
-    return [(kind, raw["metadata"]["name"]) for kind, raw in events]
+    return [(kind, raw["metadata"]["name"]) for kind, raw in get_changes(mirror)]
 
 
-def build_line(kind: str, name: str, version: int = 1) -> bytes:
-    metadata = {"name": name, "resourceVersion": str(version), "managedFields": []}
-    return orjson.dumps({"type": kind, "object": {"metadata": metadata}}) + b"\n"
+def build_line(kind: str, name: str, version: int = 1, **more: Any) -> bytes:
+    metadata = {"name": name, "resourceVersion": str(version), **more}
+    return encode_line({"type": kind, "object": {"metadata": metadata}})
+
+
+def build_end(version: int) -> bytes:
+    annotations = {"k8s.io/initial-events-end": "true"}
+    return build_line("BOOKMARK", "", version, annotations=annotations)
 
 
 @pytest.mark.feature("EVT-02", "EVT-03")
 @in_virtual_time
 async def test_existing_objects_and_later_changes_come_by_one_request() -> None:
-    cluster = FakeCluster("a", "b")
-    cluster.version = 500
+    cluster = FaultyCluster("a", "b")
+    cluster.server.add_namespace("later")
+    listed = cluster.version
     async with following(cluster, streaming()) as mirror:
         cluster.apply("a", value=1)
         await mirror.catch_up(cluster)
         assert mirror.items[0] == ListingStarted()
-        assert mirror.items[3] == ListingFinished("500")
+        assert mirror.items[3] == ListingFinished(listed)
         assert get_events(mirror) == [(None, "a"), (None, "b"), ("MODIFIED", "a")]
         assert len(cluster.requests) == 1
+        assert "resourceVersion" not in cluster.requests[0].url.params
         assert mirror.status.failures == 0
 
 
 @in_virtual_time
 async def test_the_watch_continues_after_the_version_of_the_list_not_of_its_last_object() -> None:
-    cluster = FakeCluster("a")
-    cluster.version = 500
+    cluster = FaultyCluster("a")
+    cluster.server.add_namespace("later")
     async with following(cluster, streaming()) as mirror:
-        assert mirror.status.version == "500"
+        assert mirror.status.version == cluster.version
         await asyncio.sleep(2)
         cluster.cut()
         await eventually(lambda: bool(cluster.feeds))
-        assert cluster.requests[-1].url.params["resourceVersion"] == "500"
+        assert cluster.requests[-1].url.params["resourceVersion"] == cluster.version
         assert "sendInitialEvents" not in cluster.requests[-1].url.params
         assert mirror.items.count(ListingStarted()) == 1
         assert mirror.status.failures == 0
@@ -83,11 +89,11 @@ async def test_the_watch_continues_after_the_version_of_the_list_not_of_its_last
 
 @in_virtual_time
 async def test_what_changes_while_the_list_is_sent_comes_in_it() -> None:
-    cluster, feed = FakeCluster(), Feed()
-    cluster.refuse("stream", lambda: httpx.Response(200, content=aiter(feed)))
+    cluster, feed = FaultyCluster(), Feed()
+    cluster.refuse("stream", feed.answer)
     feed.put(build_line("ADDED", "a") + build_line("ADDED", "b"))
     feed.put(build_line("MODIFIED", "a", 2) + build_line("DELETED", "b", 3))
-    feed.put(build_line("FUTURE", "b", 3) + build_bookmark(4, is_end_of_list=True))
+    feed.put(build_line("FUTURE", "b", 3) + build_end(4))
     feed.put(build_line("DELETED", "a", 5))
     async with mirroring(cluster.connect(), streaming()) as mirror:
         await mirror.wait_for(lambda: mirror.deleted == ["b", "a"])
@@ -104,11 +110,11 @@ async def test_what_changes_while_the_list_is_sent_comes_in_it() -> None:
 @pytest.mark.parametrize("status", [400, 422])
 @in_virtual_time
 async def test_a_server_that_refuses_is_asked_for_pages_at_once(
-    status: StreamingLists, caplog: pytest.LogCaptureFixture
+    status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, logger="webop")
-    cluster = FakeCluster(*(f"x{i}" for i in range(1001)))
-    cluster.streaming_lists = status
+    cluster = FaultyCluster(*(f"x{i}" for i in range(1001)))
+    cluster.refuse("stream", answer_status(status, message="sendInitialEvents: Forbidden"))
     begin = asyncio.get_running_loop().time()
     async with following(cluster, streaming()) as mirror:
         await mirror.catch_up(cluster)
@@ -116,9 +122,7 @@ async def test_a_server_that_refuses_is_asked_for_pages_at_once(
         assert get_lists(cluster) == ["stream"] + ["pages"] * 3
         assert mirror.items.count(ListingStarted()) == 1
         assert mirror.status.failures == 0
-        cluster.compact()
-        cluster.version += 1
-        cluster.cut()
+        cluster.expire()
         await mirror.wait_for(lambda: mirror.items.count(ListingStarted()) == 2)
         assert get_lists(cluster).count("stream") == 1
     told = [r for r in caplog.records if "No streaming list" in r.getMessage()]
@@ -127,10 +131,10 @@ async def test_a_server_that_refuses_is_asked_for_pages_at_once(
 
 @in_virtual_time
 async def test_other_watches_of_the_same_api_group_do_not_ask_again() -> None:
-    cluster = FakeCluster("a")
-    cluster.streaming_lists = 422
+    cluster = FaultyCluster("a")
+    cluster.refuse("stream", answer_status(422), 2)
     async with cluster.connect() as client, asyncio.TaskGroup() as group:
-        for resource in (RESOURCE, RESOURCE, PODS, PODS):
+        for resource in (RESOURCE, RESOURCE, NAMESPACES, NAMESPACES):
             mirror = Mirror()
             task = group.create_task(mirror.follow(client, streaming(), resource))
             await mirror.wait_for(lambda: bool(mirror.objects))  # noqa: B023 - waited for here
@@ -138,26 +142,26 @@ async def test_other_watches_of_the_same_api_group_do_not_ask_again() -> None:
         assert get_lists(cluster) == ["stream", "pages", "pages", "stream", "pages", "pages"]
 
 
-@pytest.mark.parametrize("how", ["ignored", "mute"])
+@pytest.mark.parametrize("sent", [("a", "deleted"), ()], ids=["ignored", "mute"])
 @pytest.mark.parametrize("inactivity_timeout", [None, 70, 3])
 @in_virtual_time
 async def test_a_server_that_ignores_the_wish_is_asked_for_pages_soon(
-    how: StreamingLists, inactivity_timeout: float | None, caplog: pytest.LogCaptureFixture
+    sent: tuple[str, ...], inactivity_timeout: float | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="webop")
-    cluster = FakeCluster("a", "deleted")
-    cluster.streaming_lists = how
+    cluster, feed = FaultyCluster("a"), Feed()
+    cluster.refuse("stream", feed.answer)
+    for name in sent:
+        feed.put(build_line("ADDED", name))
     options = streaming(inactivity_timeout=inactivity_timeout)
     begin = asyncio.get_running_loop().time()
     client = cluster.connect()
     async with mirroring(client, options) as mirror:
-        await eventually(lambda: bool(cluster.feeds))
-        del cluster.objects["deleted"]
         await mirror.wait_for(lambda: mirror.status.state is State.WATCHING)
         assert asyncio.get_running_loop().time() - begin < 10.5
         await mirror.catch_up(cluster)
         assert get_lists(cluster) == ["stream", "pages"]
-        assert mirror.deleted == (["deleted"] if how == "ignored" else [])
+        assert mirror.deleted == [*sent[1:]]
         assert client.paging_groups == {RESOURCE.group}
     assert not caplog.records
 
@@ -168,7 +172,7 @@ async def test_a_server_that_ignores_the_wish_is_asked_for_pages_soon(
         None,
         b'{"type":"ADDED","obj',
         b"<html>\n",
-        orjson.dumps({"type": "ERROR", "object": build_status(410, "Expired", "too old")}),
+        encode_line(build_error_event(410, "Expired", "too old")),
     ],
     ids=["end", "half a line", "garbage", "error 410"],
 )
@@ -176,8 +180,8 @@ async def test_a_server_that_ignores_the_wish_is_asked_for_pages_soon(
 async def test_a_list_that_breaks_starts_anew_with_pages_and_the_next_one_is_streaming_again(
     last: bytes | Exception | None,
 ) -> None:
-    cluster, feed = FakeCluster("a", "b"), Feed()
-    cluster.refuse("stream", lambda: httpx.Response(200, content=aiter(feed)))
+    cluster, feed = FaultyCluster("a", "b"), Feed()
+    cluster.refuse("stream", feed.answer)
     feed.put(build_line("ADDED", "gone"))
     feed.put(last)
     feed.put(None)
@@ -189,16 +193,14 @@ async def test_a_list_that_breaks_starts_anew_with_pages_and_the_next_one_is_str
         assert mirror.items.count(ListingStarted()) == 2
         cluster.delete("a")
         await mirror.catch_up(cluster)
-        cluster.cut()
-        cluster.compact()
-        cluster.version += 1
-        await eventually(lambda: mirror.items.count(ListingFinished(str(cluster.version))) == 1)
+        cluster.expire()
+        await mirror.wait_for(lambda: ListingFinished(cluster.version) in mirror.items)
         assert get_lists(cluster) == ["stream", "pages", "stream"]
 
 
 @in_virtual_time
 async def test_lists_that_break_again_and_again_are_read_less_and_less_often() -> None:
-    cluster = FakeCluster("a")
+    cluster = FaultyCluster("a")
     cluster.refuse("stream", lambda: httpx.Response(200, content=build_line("ADDED", "a")), 99)
     cluster.refuse("pages", answer_status(500), 99)
     async with mirroring(cluster.connect(), streaming()) as mirror:
@@ -212,7 +214,7 @@ async def test_lists_that_break_again_and_again_are_read_less_and_less_often() -
 
 @in_virtual_time
 async def test_who_may_list_but_not_watch_gets_the_list() -> None:
-    cluster = FakeCluster("a")
+    cluster = FaultyCluster("a")
     cluster.refuse("stream", answer_status(403, "Forbidden", "no"), 99)
     cluster.refuse("watch", answer_status(403, "Forbidden", "no"), 99)
     client = cluster.connect()
@@ -229,7 +231,7 @@ async def test_a_streaming_list_that_is_refused_for_now_is_replaced_by_pages_for
 ) -> None:
     """While an API server prepares its cache of a new kind, it answers 429 with a pause of 1 s."""
     caplog.set_level(logging.INFO, logger="webop")
-    cluster = FakeCluster("a")
+    cluster = FaultyCluster("a")
     begin = asyncio.get_running_loop().time()
     cluster.refuse("stream", answer_status(status, message="initializing", retry_after="1"))
     async with following(cluster, streaming()) as mirror:
@@ -237,9 +239,7 @@ async def test_a_streaming_list_that_is_refused_for_now_is_replaced_by_pages_for
         assert asyncio.get_running_loop().time() - begin < 0.5
         assert mirror.items.count(ListingStarted()) == 1
         assert not caplog.records
-        cluster.compact()
-        cluster.version += 1
-        cluster.cut()
+        cluster.expire()
         await mirror.wait_for(lambda: mirror.items.count(ListingStarted()) == 2)
         await eventually(lambda: bool(cluster.feeds))
         assert get_lists(cluster) == ["stream", "pages", "stream"]
@@ -248,15 +248,15 @@ async def test_a_streaming_list_that_is_refused_for_now_is_replaced_by_pages_for
 @pytest.mark.feature("CFG-14", "CFG-17")
 @in_virtual_time
 async def test_the_timeouts_of_the_client_count_from_the_end_of_the_list() -> None:
-    cluster, feed = FakeCluster(), Feed()
-    cluster.refuse("stream", lambda: httpx.Response(200, content=aiter(feed)))
+    cluster, feed = FaultyCluster(), Feed()
+    cluster.refuse("stream", feed.answer)
     options = streaming(client_timeout=30, inactivity_timeout=20)
     loop = asyncio.get_running_loop()
     async with mirroring(cluster.connect(), options) as mirror:
         for index in range(10):
             await asyncio.sleep(5)
             feed.put(build_line("ADDED", f"x{index}"))
-        feed.put(build_bookmark(1000, is_end_of_list=True))
+        feed.put(build_end(1000))
         begin = loop.time()
         await asyncio.sleep(15)
         feed.put(build_line("ADDED", "y", 1001))
@@ -270,36 +270,43 @@ async def test_the_timeouts_of_the_client_count_from_the_end_of_the_list() -> No
 @pytest.mark.feature("CFG-13")
 @in_virtual_time
 async def test_the_timeout_of_the_server_is_sent_with_the_list_too() -> None:
-    cluster = FakeCluster("a")
+    cluster = FaultyCluster("a")
     async with following(cluster, streaming(server_timeout=12.5)):
         assert cluster.requests[0].url.params["timeoutSeconds"] == "13"
 
 
 @in_virtual_time
 async def test_streaming_lists_can_be_switched_off() -> None:
-    cluster = FakeCluster("a")
+    cluster = FaultyCluster("a")
     options = streaming()
     async with following(cluster, options) as mirror:
         options.streaming_list = False
-        cluster.compact()
-        cluster.version += 1
-        cluster.cut()
+        cluster.expire()
         await mirror.wait_for(lambda: mirror.items.count(ListingStarted()) == 2)
         await eventually(lambda: bool(cluster.feeds))
         assert get_lists(cluster) == ["stream", "pages"]
 
 
+@pytest.mark.parametrize("is_kept", [False, True])
 @pytest.mark.parametrize("is_streaming", [False, True], ids=["pages", "streaming list"])
 @in_virtual_time
-async def test_managed_fields_are_kept_only_if_they_are_asked_for(is_streaming: bool) -> None:
-    cluster = FakeCluster("a")
-    options = Watching(streaming_list=is_streaming, managed_fields=True)
-    async with following(cluster, options) as mirror:
-        cluster.apply("b")
-        await mirror.catch_up(cluster)
-        for raw in mirror.objects.values():
-            assert raw["metadata"]["managedFields"] == [{"manager": "test"}]
-        options.managed_fields = False
-        cluster.apply("b")
-        await mirror.catch_up(cluster)
-        assert "managedFields" not in mirror.objects["b"]["metadata"]
+async def test_managed_fields_are_kept_only_if_they_are_asked_for(
+    is_streaming: bool, is_kept: bool
+) -> None:
+    cluster, feed = FaultyCluster(), Feed()
+    managed: dict[str, Any] = {"managedFields": [{"manager": "test"}]}
+    listed = {"metadata": {"name": "a", "resourceVersion": "1", **managed}}
+    cluster.refuse("pages", answer_json({"metadata": {"resourceVersion": "2"}, "items": [listed]}))
+    cluster.refuse("stream" if is_streaming else "watch", feed.answer)
+    if is_streaming:
+        feed.put(build_line("ADDED", "a", **managed) + build_end(2))
+    feed.put(build_line("ADDED", "b", 3, **managed))
+    options = Watching(streaming_list=is_streaming, managed_fields=is_kept)
+    async with mirroring(cluster.connect(), options) as mirror:
+        await mirror.wait_for(lambda: mirror.versions == {"a": "1", "b": "3"})
+        options.managed_fields = not is_kept
+        feed.put(build_line("MODIFIED", "b", 4, **managed))
+        await mirror.wait_for(lambda: mirror.versions["b"] == "4")
+    found = [raw["metadata"].get("managedFields") for _, raw in get_changes(mirror)]
+    kept = managed["managedFields"]
+    assert found == ([kept, kept, None] if is_kept else [None, None, kept])

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 import orjson
@@ -27,6 +28,7 @@ class GarbageCollector:
     def __init__(self, server: Cluster) -> None:
         self._server = server
         self._gone: set[str] = set()
+        self._counts: Counter[str] = Counter()  # of dependents, by the uids of their owners
         self._has_work = False
         server.store.observers.append(self._note)
 
@@ -39,10 +41,10 @@ class GarbageCollector:
         """Do the next step for an object; return whether there was one."""
         metadata = raw["metadata"]
         finalizers = metadata.get("finalizers") or ()
-        owned = [pair for pair in self._list() if metadata["uid"] in _list_owners(pair[1])]
         if "deletionTimestamp" not in metadata:
             owners = set(_list_owners(raw))
             return bool(owners & self._gone) and self._collect(kind, raw, self._gone)
+        owned = [pair for pair in self._list() if metadata["uid"] in _list_owners(pair[1])]
         if "orphan" in finalizers:
             for child, dependent in owned:
                 self._disown(child, dependent, {metadata["uid"]})
@@ -66,9 +68,15 @@ class GarbageCollector:
 
     def _note(self, change: Change) -> None:
         metadata = change.seen["metadata"]
-        self._has_work |= change.new is None or "deletionTimestamp" in metadata
+        former, owners = ([*_list_owners(raw)] if raw else [] for raw in (change.old, change.new))
+        self._counts.subtract(former)
+        self._counts.update(owners)
         if change.new is None:
             self._gone.add(metadata["uid"])
+            self._has_work |= self._counts.pop(metadata["uid"], 0) > 0
+        else:
+            is_orphaned = not self._gone.isdisjoint(owners)
+            self._has_work |= is_orphaned or "deletionTimestamp" in metadata
 
     def _list(self) -> Iterator[tuple[Kind, Json]]:
         tables = self._server.store.tables

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.kit.fake_cluster import Networking
+from tests.kit.client_options import Networking
 from webop.client.api import Client
 from webop.client.auth.urls import find_server_problem
 from webop.client.auth.vault import ConnectionInfo, Vault

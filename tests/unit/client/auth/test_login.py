@@ -15,7 +15,7 @@ import pytest
 
 import webop
 from tests.kit.exec_plugins import PluginFolder
-from tests.kit.fake_cluster import connect
+from tests.kit.httpx_client import connect
 from tests.kit.operators import build_settings
 from tests.kit.virtual_time import in_virtual_time
 from tests.kit.waiting import eventually

@@ -12,7 +12,8 @@ import aiohttp.web
 import pytest
 from aiohttp.test_utils import TestServer
 
-from tests.kit.fake_cluster import PATH, FakeCluster, Networking
+from tests.kit.client_options import Networking
+from tests.kit.faulty_cluster import PATH, FaultyCluster
 from tests.kit.scripted_server import ScriptedServer
 from tests.unit.client.http.test_transport import FAULTS, check_memory, serving
 from webop.client.api import Client
@@ -32,7 +33,7 @@ def connect(server: ScriptedServer, session: aiohttp.ClientSession) -> Client:
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
 async def test_the_memory_equals_the_cluster_after_a_fault_of_the_network_of_a_session(
-    fault: Callable[[FakeCluster], None],
+    fault: Callable[[FaultyCluster], None],
 ) -> None:
     session = aiohttp.ClientSession()
     await check_memory(lambda server: connect(server, session), fault)
@@ -40,7 +41,7 @@ async def test_the_memory_equals_the_cluster_after_a_fault_of_the_network_of_a_s
 
 
 async def test_requests_have_the_headers_of_the_session_and_keep_their_quoting() -> None:
-    cluster = FakeCluster("one")
+    cluster = FaultyCluster("one", "two")
     headers = {"Authorization": "Custom x", "User-Agent": "mine/1"}
     session = aiohttp.ClientSession(headers=headers)
     async with serving(cluster) as server, connect(server, session) as client:
@@ -54,7 +55,7 @@ async def test_requests_have_the_headers_of_the_session_and_keep_their_quoting()
 
 
 async def test_a_session_that_cannot_connect_says_why() -> None:
-    async with serving(FakeCluster()) as server:
+    async with serving(FaultyCluster()) as server:
         info = build_info(server, aiohttp.ClientSession())
     async with Client(Vault({"test": info}), Networking()) as client:
         with pytest.raises(APIConnectionError, match=r"aiohttp: .*127\.0\.0\.1"):
@@ -89,7 +90,7 @@ async def test_refusals_are_answers_also_if_the_session_raises_them_itself() -> 
 async def test_a_session_that_the_user_has_closed_says_so() -> None:
     session = aiohttp.ClientSession()
     await session.close()
-    async with serving(FakeCluster()) as server, connect(server, session) as client:
+    async with serving(FaultyCluster()) as server, connect(server, session) as client:
         with pytest.raises(APIConnectionError, match="session of aiohttp is closed"):
             await client.request("GET", PATH)
 

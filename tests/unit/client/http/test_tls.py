@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from tests.kit.certificates import Pair, issue, issue_by
-from tests.kit.fake_cluster import Networking
+from tests.kit.client_options import Networking
 from tests.kit.scripted_server import answer_by, playing
 from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo, Vault

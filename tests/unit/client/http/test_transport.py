@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import ssl
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.kit.fake_cluster import FakeCluster, Mirror, Networking, Watching, answer_status
+from tests.kit.client_options import Networking, Watching
+from tests.kit.faulty_cluster import PATH, FaultyCluster
+from tests.kit.httpx_client import answer_status
+from tests.kit.mirrors import mirroring
 from tests.kit.scripted_server import HalfChunkError, ScriptedServer, answer_by, playing
 from tests.kit.waiting import eventually
 from webop.client.api import Client
@@ -20,13 +21,11 @@ from webop.client.http.streams import LineStream, StreamLimits
 from webop.errors import APIConnectionError, APIServerError
 
 
-def serving(
-    cluster: FakeCluster, context: ssl.SSLContext | None = None
-) -> contextlib.AbstractAsyncContextManager[ScriptedServer]:
-    return playing(answer_by(cluster.handle), context)
+def serving(cluster: FaultyCluster) -> contextlib.AbstractAsyncContextManager[ScriptedServer]:
+    return playing(answer_by(cluster.handle))
 
 
-FAULTS: dict[str, Callable[[FakeCluster], None]] = {
+FAULTS: dict[str, Callable[[FaultyCluster], None]] = {
     "reset": lambda cluster: cluster.cut(httpx.ReadError("reset")),
     "half a chunk": lambda cluster: cluster.cut(HalfChunkError()),
     "silence": lambda cluster: cluster.mute(),
@@ -34,13 +33,12 @@ FAULTS: dict[str, Callable[[FakeCluster], None]] = {
 
 
 async def check_memory(
-    connect: Callable[[ScriptedServer], Client], fault: Callable[[FakeCluster], None]
+    connect: Callable[[ScriptedServer], Client], fault: Callable[[FaultyCluster], None]
 ) -> None:
     """Check that a client that watches catches up after a fault."""
-    cluster = FakeCluster("kept", "changed", "deleted")
-    mirror, options = Mirror(), Watching(inactivity_timeout=0.2, reconnect_backoff=0.01)
-    async with serving(cluster) as server, connect(server) as client, asyncio.TaskGroup() as group:
-        task = group.create_task(mirror.follow(client, options))
+    cluster = FaultyCluster("kept", "changed", "deleted")
+    options = Watching(inactivity_timeout=0.2, reconnect_backoff=0.01)
+    async with serving(cluster) as server, mirroring(connect(server), options) as mirror:
         await eventually(lambda: bool(cluster.feeds))
         fault(cluster)
         cluster.delete("deleted")
@@ -48,37 +46,34 @@ async def check_memory(
         cluster.apply("created")
         await mirror.catch_up(cluster)
         assert mirror.deleted == ["deleted"]
-        task.cancel()
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
 async def test_the_memory_equals_the_cluster_after_a_fault_of_the_network(
-    fault: Callable[[FakeCluster], None],
+    fault: Callable[[FaultyCluster], None],
 ) -> None:
     await check_memory(ScriptedServer.connect, fault)
 
 
 async def test_many_streams_do_not_starve_the_requests() -> None:
-    cluster = FakeCluster("a")
     params = {"watch": "true", "resourceVersion": "0"}
     async with (
-        serving(cluster) as server,
+        serving(FaultyCluster("a")) as server,
         server.connect() as client,
         contextlib.AsyncExitStack() as stack,
     ):
         for _ in range(150):
-            await stack.enter_async_context(client.stream("/apis", params))
-        cluster.refuse("all", answer_status(200))
+            await stack.enter_async_context(client.stream(PATH, params))
         assert await client.request("GET", "/version", timeout=10)
 
 
 @pytest.mark.feature("CFG-32")
 async def test_a_request_without_an_answer_fails_by_the_timeout() -> None:
-    cluster = FakeCluster("a")
-    params = {"watch": "true", "resourceVersion": "101"}
+    cluster = FaultyCluster("a")
+    params = {"watch": "true", "resourceVersion": cluster.version}
     async with serving(cluster) as server, server.connect(request_timeout=0.05) as client:
         with pytest.raises(APIConnectionError, match="no response in time"):
-            await client.request("GET", "/apis", params=params)
+            await client.request("GET", PATH, params=params)
 
 
 @contextlib.asynccontextmanager
@@ -86,9 +81,9 @@ async def streaming(limits: StreamLimits) -> AsyncIterator[LineStream]:
     """Watch a cluster with one object."""
     params = {"watch": "true", "resourceVersion": "0"}
     async with (
-        serving(FakeCluster("a")) as server,
+        serving(FaultyCluster("a")) as server,
         server.connect() as client,
-        client.stream("/apis", params, limits=limits) as lines,
+        client.stream(PATH, params, limits=limits) as lines,
     ):
         yield lines
 
@@ -106,7 +101,7 @@ async def test_a_stream_ends_in_silence_when_its_total_time_is_over() -> None:
 
 
 async def test_an_error_with_a_stream_is_read_and_explained() -> None:
-    cluster = FakeCluster("a")
+    cluster = FaultyCluster("a")
     cluster.refuse("watch", answer_status(503, "Unavailable", "starting up"))
     async with serving(cluster) as server, server.connect() as client:
         with pytest.raises(APIServerError, match="starting up"):
@@ -119,8 +114,7 @@ async def test_an_error_with_a_stream_is_read_and_explained() -> None:
 async def test_requests_go_through_a_proxy_if_told_so(
     way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cluster = FakeCluster()
-    cluster.refuse("all", answer_status(200))
+    cluster = FaultyCluster()
     async with serving(cluster) as server:
         proxy = f"http://127.0.0.1:{server.port}"
         if way != "credentials":
@@ -144,8 +138,7 @@ async def test_a_netrc_is_read_if_the_environment_is_trusted(
     netrc.write_text("machine 127.0.0.1 login alice password secret\n")
     netrc.chmod(0o600)
     monkeypatch.setenv("NETRC", str(netrc))
-    cluster = FakeCluster()
-    cluster.refuse("all", answer_status(200))
+    cluster = FaultyCluster()
     async with serving(cluster) as server:
         info = ConnectionInfo(f"http://127.0.0.1:{server.port}", trust_env=is_trusted)
         async with Client(Vault({"x": info}), Networking()) as client:
@@ -158,7 +151,5 @@ async def test_proxies_of_the_environment_are_not_used_unless_told_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
-    cluster = FakeCluster()
-    cluster.refuse("all", answer_status(200))
-    async with serving(cluster) as server, server.connect() as client:
+    async with serving(FaultyCluster()) as server, server.connect() as client:
         assert await client.request("GET", "/version")

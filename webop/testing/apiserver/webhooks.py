@@ -1,0 +1,256 @@
+"""Admission webhooks: which of the webhook configurations decide about a write, and how.
+
+Mutating ones are asked one after another, then the validating ones; mutating ones are not asked
+again. Whoever performs the request makes the calls.
+"""
+
+from __future__ import annotations
+
+import base64
+import random
+from collections.abc import Callable, Generator
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from .admission import Admission, Operation
+from .kinds import NAMESPACES, WEBHOOKS
+from .messages import Json, Refusal
+from .patches import apply_json_patch
+from .store import Change, Store
+
+Verdict = Json | Refusal | None
+
+
+class Review(dict[str, Any]):
+    """An AdmissionReview to be sent (Kubernetes API, admission/v1).
+
+    Attributes:
+        webhook: to whom: the entry of the webhook configuration, with its clientConfig.
+    """
+
+    def __init__(self, webhook: Json, request: Json) -> None:
+        super().__init__(apiVersion="admission.k8s.io/v1", kind="AdmissionReview", request=request)
+        self.webhook = webhook
+
+
+class Webhooks(Admission):
+    """Which webhooks are called about an operation, and what becomes of their answers.
+
+    Attributes:
+        admit: called with each review. Its answer is an AdmissionReview, or a Refusal if the
+            webhook could not be called. Without it, reviews come out of the steps of the cluster.
+    """
+
+    def __init__(self, rng: random.Random) -> None:
+        self.admit: Callable[[Review], Verdict] | None = None
+        self._rng = rng
+        self._known: dict[str, dict[str, Json]] | None = None
+
+    def delay(self, store: Store, later: Callable[[Callable[[], None]], None]) -> None:
+        """Have changed webhook configurations in force some time later.
+
+        Args:
+            store: of the cluster.
+            later: given a function, calls it then; functions in the order in which they came.
+        """
+        known = self._known = {
+            resource: dict(store.tables[resource].objects) for resource in WEBHOOKS.values()
+        }
+
+        def note(change: Change) -> None:
+            if (objects := known.get(change.resource)) is not None:
+                later(lambda: take(objects, change))
+
+        def take(objects: dict[str, Json], change: Change) -> None:
+            objects.pop(change.key, None)
+            if change.new is not None:
+                objects[change.key] = change.new
+
+        store.observers.append(note)
+
+    def mutate(
+        self,
+        store: Store,
+        operation: Operation,
+        old: Json | None,
+        new: Json | None,
+        fit: Callable[[Json], Json],
+    ) -> Generator[Review, Verdict, Json | None]:
+        """Ask the mutating webhooks one after another.
+
+        Each sees what the one before has made of it.
+        """
+        for webhook in self._choose(store, "Mutating", operation, old, new):
+            if not _selects_object(webhook, old, new):
+                continue
+            response = yield from self._ask(webhook, operation, old, new)
+            if response and response.get("patch") and new is not None:
+                try:
+                    patch = orjson.loads(base64.b64decode(response["patch"]))
+                    new = fit(apply_json_patch(new, patch))
+                except (ValueError, Refusal) as exc:
+                    raise _fail(webhook, f"cannot apply its patch: {exc}") from exc
+        return new
+
+    def validate(
+        self, store: Store, operation: Operation, old: Json | None, new: Json | None
+    ) -> Generator[Review, Verdict, None]:
+        """Ask all validating webhooks, as kube-apiserver does at once; the first denial counts."""
+        refusals = []
+        for webhook in self._choose(store, "Validating", operation, old, new):
+            try:
+                if _selects_object(webhook, old, new):
+                    yield from self._ask(webhook, operation, old, new)
+            except Refusal as refusal:
+                refusals.append(refusal)
+        if refusals:
+            raise refusals[0]
+
+    def _choose(
+        self, store: Store, way: str, operation: Operation, old: Json | None, new: Json | None
+    ) -> list[Json]:
+        """Return the webhooks that are responsible, whatever the labels of the object."""
+        resource = WEBHOOKS[way]
+        objects = store.tables[resource].objects
+        if self._known is not None:
+            objects = self._known[resource]
+        if not objects or operation.kind.resource in WEBHOOKS.values():
+            return []
+        labels = _get_namespace_labels(store, operation, old, new)
+        return [
+            webhook
+            for name in sorted(objects)
+            for webhook in objects[name].get("webhooks", ())
+            if any(_concerns(rule, operation) for rule in webhook.get("rules", ()))
+            and (labels is None or _matches_selector(webhook["namespaceSelector"], labels))
+        ]
+
+    def _ask(
+        self, webhook: Json, operation: Operation, old: Json | None, new: Json | None
+    ) -> Generator[Review, Verdict, Json | None]:
+        """Return the response that allows it; None if there is none, and none is needed."""
+        review = Review(webhook, _build_request(self._rng, operation, old, new))
+        verdict = self.admit(review) if self.admit is not None else (yield review)
+        if verdict is None:
+            return None
+        if isinstance(verdict, Refusal):
+            problem = str(verdict)
+        elif (response := verdict.get("response")) is None:
+            problem = "the response is absent"
+        elif response.get("uid") != review["request"]["uid"]:
+            problem = f"expected response.uid={review['request']['uid']!r}"
+        elif response.get("allowed"):
+            return dict(response)
+        else:
+            raise _build_denial(webhook, response.get("status") or {})
+        if webhook["failurePolicy"] == "Ignore":
+            return None
+        raise _fail(webhook, problem)
+
+
+def _selects_object(webhook: Json, old: Json | None, new: Json | None) -> bool:
+    states = [raw["metadata"].get("labels") or {} for raw in (old, new) if raw is not None]
+    return any(_matches_selector(webhook["objectSelector"], labels) for labels in states)
+
+
+def _get_namespace_labels(
+    store: Store, operation: Operation, old: Json | None, new: Json | None
+) -> dict[str, str] | None:
+    """Return what namespace selectors are compared with; None for other objects of the cluster."""
+    namespace: Json | None
+    if operation.kind.resource == NAMESPACES:
+        namespace = new or old
+    elif operation.namespace:
+        namespace = store.tables[NAMESPACES].objects.get(operation.namespace)
+    else:
+        return None
+    return (namespace or {"metadata": {}})["metadata"].get("labels") or {}
+
+
+def _concerns(rule: Json, operation: Operation) -> bool:
+    kind = operation.kind
+    resources = {"*/*", kind.plural, "*"}
+    if operation.subresource:
+        sub = operation.subresource
+        resources = {"*/*", f"{kind.plural}/{sub}", f"*/{sub}", f"{kind.plural}/*"}
+    return (
+        _has(rule, "operations", {"*", operation.verb})
+        and _has(rule, "apiGroups", {"*", kind.group})
+        and _has(rule, "apiVersions", {"*", kind.version})
+        and _has(rule, "resources", resources)
+        and rule["scope"] in {"*", "Namespaced" if kind.namespaced else "Cluster"}
+    )
+
+
+def _has(rule: Json, field: str, wanted: set[str]) -> bool:
+    return not wanted.isdisjoint(rule.get(field) or ())
+
+
+def _fail(webhook: Json, problem: str) -> Refusal:
+    message = f'Internal error occurred: failed calling webhook "{webhook["name"]}": {problem}'
+    return Refusal(500, "InternalError", message, {"causes": [{"message": problem}]})
+
+
+def _build_denial(webhook: Json, status: Json) -> Refusal:
+    """Return the answer to the user (the defaults are those of kube-apiserver)."""
+    reason = status.get("message") or status.get("reason") or "without explanation"
+    separator = " " if not (status.get("message") or status.get("reason")) else ": "
+    message = f'admission webhook "{webhook["name"]}" denied the request{separator}{reason}'
+    code = max(status.get("code") or 400, 400)
+    return Refusal(code, status.get("reason") or "", message, status.get("details"))
+
+
+def _build_request(
+    rng: random.Random, operation: Operation, old: Json | None, new: Json | None
+) -> Json:
+    kind = operation.kind
+    request: Json = {
+        "uid": str(UUID(int=rng.getrandbits(128), version=4)),
+        "kind": {"group": kind.group, "version": kind.version, "kind": kind.kind},
+        "resource": {"group": kind.group, "version": kind.version, "resource": kind.plural},
+        "requestKind": {"group": kind.group, "version": kind.version, "kind": kind.kind},
+        "requestResource": {
+            "group": kind.group,
+            "version": kind.version,
+            "resource": kind.plural,
+        },
+        "operation": operation.verb,
+        "userInfo": {"username": operation.request.user, "groups": ["system:authenticated"]},
+        "object": new,
+        "oldObject": old,
+        "dryRun": operation.is_dry,
+        "options": {"apiVersion": "meta.k8s.io/v1", **operation.options},
+    }
+    if operation.subresource:
+        request["subResource"] = request["requestSubResource"] = operation.subresource
+    if operation.name:
+        request["name"] = operation.name
+    if operation.namespace:
+        request["namespace"] = operation.namespace
+    return request
+
+
+def _matches_selector(selector: Json | None, labels: dict[str, str]) -> bool:
+    """Tell whether labels match a LabelSelector, as in webhook configurations."""
+    if not selector:
+        return True
+    for key, value in (selector.get("matchLabels") or {}).items():
+        if labels.get(key) != value:
+            return False
+    return all(
+        _matches_expression(expression, labels)
+        for expression in selector.get("matchExpressions") or ()
+    )
+
+
+def _matches_expression(expression: Json, labels: dict[str, str]) -> bool:
+    key, values = expression["key"], expression.get("values") or ()
+    tests: dict[str, bool] = {
+        "In": key in labels and labels[key] in values,
+        "NotIn": labels.get(key) not in values,
+        "Exists": key in labels,
+        "DoesNotExist": key not in labels,
+    }
+    return tests[expression["operator"]]

@@ -1,0 +1,85 @@
+"""What goes wrong in a world: what the test has ordered, and what its seed has drawn."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from webop.testing.apiserver import Request
+from webop.testing.simulation.network import LATENCY, Fault
+
+_RATES = (0.002, 0.01, 0.05, 0.2)  # of the requests
+_SLOWEST = (LATENCY[1], 0.2, 1.0)  # seconds of one way
+_MAX_FAULTS = 30  # in one run: an operator that works comes to its end
+_MAX_KILLS = 3
+_KINDS = (
+    *("refused", "lost", "slow", "late", "status", "status"),
+    *("kill", "kill after", "cut"),
+)
+_STATUSES = (500, 503, 429)
+
+
+@dataclass
+class _Order:
+    """What the test wants to go wrong, so many times."""
+
+    method: str
+    part: str
+    fault: Fault
+    times: int
+
+
+class Fate:
+    """Decides about each request of the operator.
+
+    Args:
+        seed: 0 means that nothing goes wrong by itself.
+        is_faulty: whether other seeds let things go wrong, besides delays.
+        strike: called with "kill" or "cut" when that happens.
+    """
+
+    def __init__(self, seed: int, *, is_faulty: bool, strike: Callable[[str], None]) -> None:
+        self._rng = random.Random(f"fate {seed}")
+        self._orders: list[_Order] = []
+        self._strike = strike
+        self._rest = _MAX_FAULTS if seed and is_faulty else 0
+        self._kills = _MAX_KILLS
+        self._rate = self._rng.choice(_RATES)
+        slowest = self._rng.choice(_SLOWEST)
+        self.latency = (LATENCY[0], slowest) if seed else LATENCY
+
+    def order(self, method: str, part: str, fault: Fault, times: int) -> None:
+        """Let requests fail whose method and path are these; all methods if it is empty."""
+        self._orders.append(_Order(method, part, fault, times))
+
+    def choose(self, sent: Request) -> Fault | None:
+        """Return what goes wrong with a request."""
+        for order in self._orders:
+            is_meant = order.method in {"", sent.method} and order.part in f"{sent.path}/"
+            if is_meant and order.times > 0:
+                order.times -= 1
+                return order.fault
+        is_lease = "/leases/" in sent.path
+        # Discovery is frequent, and its failures show little.
+        rate = self._rate / 10 if sent.path in {"/api", "/apis"} else self._rate
+        if is_lease or not self._rest or self._rng.random() > rate:
+            return None
+        kind = self._rng.choice(_KINDS)
+        if kind.startswith("kill"):
+            if not self._kills:
+                return None
+            self._kills -= 1
+        self._rest -= 1
+        if kind in {"kill", "cut"}:
+            self._strike(kind)
+            return Fault("refused") if kind == "kill" else None
+        is_watch = sent.query.get("watch") in {"true", "1"}
+        if kind == "kill after":
+            self._strike("kill")
+            return Fault("refused" if is_watch else "silent")
+        if kind == "lost" and is_watch:
+            kind = "refused"  # an answer that never ends cannot be lost
+        seconds = self._rng.choice((0.1, 1.0, 5.0))
+        status = self._rng.choice(_STATUSES)
+        return Fault(kind, status=status, seconds=seconds)

@@ -1,0 +1,124 @@
+"""The decorator of tests in virtual time: one run for each seed."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextvars
+import datetime as dt
+import functools
+import inspect
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from webop.testing.simulation.simulated_cluster import SimulatedCluster
+from webop.testing.simulation.sources import Source, Sources
+from webop.testing.simulation.world import World
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster_client import Manifest
+
+Test = Callable[..., Any]
+
+_SEED = "WEBOP_SEED"
+_NOW = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
+
+
+def simulated(
+    *handlers: Source,
+    given: Iterable[Manifest] = (),
+    seeds: int = 1,
+    faults: bool = True,
+    now: dt.datetime = _NOW,
+    replicas: int = 1,
+) -> Callable[[Test], Callable[..., None]]:
+    """Run a test in virtual time, with whole operators on an API server in memory.
+
+    ::
+
+        @webop.testing.simulated("backups.handlers", given=[Database, NIGHTLY], seeds=200)
+        def test_a_backup_is_made_each_night(cluster):
+            cluster.advance(hours=26)
+            assert len(cluster.list("jobs")) == 1
+            cluster.kill()  # in the middle of anything
+            cluster.fail("PATCH", "databases", status=500, times=3)
+            cluster.restart()
+            cluster.settle()  # until nothing is left to do; fails if that never comes
+
+    The test is a plain function with an argument ``cluster``: a :class:`SimulatedCluster`. It runs
+    once for each seed. The first run (seed 0) has short delays, and nothing goes wrong but what the
+    test orders. In the others, chance decides about delays, requests that fail or are lost, watches
+    that are cut, and kills of the operator, after which it is started again: all that a cluster
+    does. A failure names the seed, and the line that runs the test with it again.
+
+    See docs/testing_simulated.md.
+
+    Args:
+        handlers: modules ("backups.handlers"), files, or functions that declare handlers. They are
+            imported (called) at each start of the operator.
+        given: what exists at the start, as for ``FakeClient``.
+        seeds: the number of runs.
+        faults: whether things go wrong by chance; else, seeds differ in delays only.
+        now: the time at the start, with a time zone.
+        replicas: how many replicas run; more than one use a Lease.
+
+    Raises:
+        TypeError: the function has no argument ``cluster``, or is async.
+        ValueError: ``now`` has no time zone.
+    """
+    if now.utcoffset() is None:
+        raise ValueError(f"now= must be a datetime with a time zone, got {now!r}.")
+    options: dict[str, Any] = {"now": now.astimezone(dt.UTC), "replicas": replicas}
+    options |= {"given": list(given), "faults": faults}
+
+    def decorate(test: Test) -> Callable[..., None]:
+        signature = inspect.signature(test)
+        if inspect.iscoroutinefunction(test):
+            raise TypeError(f"{test.__qualname__}() must not be async: time goes on as it waits.")
+        if "cluster" not in signature.parameters:
+            raise TypeError(f"{test.__qualname__}() must have an argument `cluster`.")
+
+        @functools.wraps(test)
+        def run(*args: Any, **kwargs: Any) -> None:
+            own = os.environ.get(_SEED)
+            numbers: Sequence[int] = range(seeds) if not own else [int(own)]
+            for seed in numbers:
+                _run_outside_of_loops(functools.partial(run_once, seed, args, kwargs))
+
+        def run_once(seed: int, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+            world = World(seed, Sources(handlers), **options)
+            try:
+                with world.living():
+                    test(*args, cluster=SimulatedCluster(world), **kwargs)
+            except Exception as exc:
+                exc.add_note(_explain(world, test))
+                raise
+
+        kept = [one for name, one in signature.parameters.items() if name != "cluster"]
+        result: Any = run
+        result.__signature__ = signature.replace(parameters=kept)
+        del result.__wrapped__  # pytest would look for a fixture
+        return run
+
+    return decorate
+
+
+def _run_outside_of_loops(call: Callable[[], None]) -> None:
+    """Call a function here, or in a thread if an event loop runs here."""
+    if asyncio._get_running_loop() is None:
+        call()
+        return
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        pool.submit(contextvars.copy_context().run, call).result()
+
+
+def _explain(world: World, test: Test) -> str:
+    present = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
+    command = f"pytest '{present}'" if present else f"(the test {test.__qualname__})"
+    story = "\n  ".join(world.story)
+    return (
+        f"Seed {world.seed}. To run it again: {_SEED}={world.seed} {command}\n"
+        f"It happened at {world.read_clock():%Y-%m-%d %H:%M:%S} of the simulation. "
+        f"The last steps:\n  {story}"
+    )

@@ -1,0 +1,193 @@
+"""What a test in virtual time calls: the cluster, the clock, and the fate of the operator."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from webop.client.objects import AsyncClient, Obj, SyncClient
+from webop.testing.played_controllers import build_finished_status, build_ready_status
+from webop.testing.simulation.network import Fault
+
+if TYPE_CHECKING:
+    from webop.client.kinds import Kind
+    from webop.objects.fields import Json
+    from webop.testing.apiserver import Change
+    from webop.testing.simulation.world import World
+
+R = TypeVar("R")
+
+
+class SimulatedCluster(SyncClient):
+    """A cluster in virtual time, in which the operator runs: the argument of a simulated test.
+
+    ::
+
+        def test_a_backup_is_made(cluster):
+            cluster.create(Database(metadata={"name": "main"}, spec={"schedule": "0 3 * * *"}))
+            cluster.advance(hours=26)
+            assert len(cluster.list("jobs")) == 1
+
+    The methods of the client (``get``, ``list``, ``create``, ``apply``, ``patch``, ``delete``,
+    ``wait_for``, ``wait_gone``) are those of a user, and not async. Their requests pass through the
+    webhooks of the operator. While they wait, time goes on. See docs/testing_simulated.md.
+
+    Attributes:
+        seed: of this run.
+    """
+
+    __slots__ = ("_world", "seed")
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world.user, world.loop)
+        self._world = world
+        self.seed = world.seed
+
+    def wait(self, coroutine: Coroutine[Any, Any, R]) -> R:
+        """Run a coroutine in virtual time, and return its result."""
+        return self._world.run(coroutine)
+
+    @property
+    def now(self) -> dt.datetime:
+        """The time, in UTC."""
+        return self._world.read_clock()
+
+    def advance(
+        self, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0
+    ) -> None:
+        """Let so much time pass."""
+        delta = dt.timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+        self._world.advance(delta.total_seconds())
+
+    def settle(self, within: float = 900) -> None:
+        """Let time pass until nothing is left to do.
+
+        That is: no object waits for its turn or for another attempt, and nothing has changed in the
+        cluster for five seconds (Leases and Events do not count). What is to be done later, such as
+        timers and ``webop.again()``, is not waited for.
+
+        Args:
+            within: seconds.
+
+        Raises:
+            SimulationError: that does not come.
+        """
+        self._world.settle(within)
+
+    def kill(self, replica: int | None = None) -> None:
+        """Kill the operator, in the middle of anything, as SIGKILL does. It stays away.
+
+        Args:
+            replica: the number of one, from 0; by default, all are killed.
+        """
+        self._world.kill(replica)
+
+    def stop(self, replica: int | None = None) -> None:
+        """Stop the operator as SIGTERM does, and wait for its end. It stays away.
+
+        Args:
+            replica: the number of one, from 0; by default, all are stopped.
+        """
+        self._world.stop(replica)
+
+    def start(self) -> None:
+        """Start the operator, with its modules imported afresh, unless it runs."""
+        self._world.start()
+
+    def restart(self) -> None:
+        """Stop the operator if it runs, and start it."""
+        self._world.stop()
+        self._world.start()
+
+    def fail(
+        self,
+        method: str = "",
+        plural: str = "",
+        *,
+        status: int | None = 500,
+        times: int = 1,
+        lost: bool = False,
+        seconds: float = 0,
+    ) -> None:
+        """Let the next requests of the operator fail.
+
+        ::
+
+            cluster.fail("PATCH", "databases", status=500, times=3)
+
+        Args:
+            method: of the requests, such as "PATCH"; all if it is empty.
+            plural: the plural name of their kind, such as "databases"; all if it is empty.
+            status: of the answers; None if the API server cannot be reached.
+            times: how many requests.
+            lost: whether the requests are carried out, and their answers are lost.
+            seconds: what ``Retry-After`` says; 0 for none.
+        """
+        kind = "lost" if lost else "refused" if status is None else "status"
+        fault = Fault(kind, status=status or 0, seconds=seconds)
+        self._world.fate.order(method.upper(), f"/{plural}/" if plural else "", fault, times)
+
+    def make_ready(self, kind: Kind, name: str, *, namespace: str = "default") -> Obj:
+        """Write the status that controllers write when all Pods of an object are ready.
+
+        As :meth:`webop.testing.FakeClient.make_ready`.
+        """
+        return self._play(kind, name, namespace, build_ready_status)
+
+    def finish(
+        self, kind: Kind, name: str, *, namespace: str = "default", succeeded: bool = True
+    ) -> Obj:
+        """Write the status of a Job or a Pod that has finished.
+
+        As :meth:`webop.testing.FakeClient.finish`.
+        """
+
+        def build(raw: Json, stamp: str) -> Json:
+            return build_finished_status(raw, stamp, succeeded=succeeded)
+
+        return self._play(kind, name, namespace, build)
+
+    def play(self, plural: str, *, after: float = 1, succeeded: bool = True) -> None:
+        """Play the controller of a kind from now on: new objects become ready, or finish.
+
+        ::
+
+            cluster.play("jobs", after=30)
+
+        Args:
+            plural: "jobs" or "pods", which finish; or those of :meth:`make_ready`.
+            after: so many seconds after they were created.
+            succeeded: how Jobs and Pods finish.
+        """
+        resource = plural.partition(".")[0]
+
+        def note(change: Change) -> None:
+            if change.verb == "create" and change.resource.partition(".")[0] == resource:
+                assert change.new is not None  # noqa: S101 - for the type checker
+                self._world.network.later(after, begin, change.resource, change.new)
+
+        def begin(full_name: str, raw: Json) -> None:
+            self._world.play(full_name, raw, act)
+
+        def act(raw: Json, stamp: str) -> Json:
+            if resource in {"jobs", "pods"}:
+                return build_finished_status(raw, stamp, succeeded=succeeded)
+            return build_ready_status(raw, stamp)
+
+        self._world.server.store.observers.append(note)
+
+    def _play(
+        self, kind: Kind, name: str, namespace: str, build: Callable[[Json, str], Json]
+    ) -> Obj:
+        return self.wait(self._write_status(kind, name, namespace, build))
+
+    async def _write_status(
+        self, kind: Kind, name: str, namespace: str, build: Callable[[Json, str], Json]
+    ) -> Obj:
+        client: AsyncClient = self.asynchronous
+        found = await client.get(kind, name, namespace=namespace)
+        raw: Any = found if isinstance(found, dict) else found.model_dump(by_alias=True)
+        stamp = self.now.strftime("%Y-%m-%dT%H:%M:%SZ")
+        patch = {"status": build(raw, stamp)}
+        return await client.patch(kind, name, patch, namespace=namespace, subresource="status")

@@ -1,0 +1,262 @@
+"""An event loop that never waits: when nothing can be done now, its time jumps to the next timer.
+
+What could differ between two runs of one seed is the same: tasks and futures are hashed by their
+serial number, so that sets of them are iterated in order. Only the hashes of text are up to the
+interpreter (``PYTHONHASHSEED``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import gc
+import heapq
+import itertools
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, NoReturn
+
+_MAX_STEPS = 200_000  # of the loop without a rest: it runs in circles
+_STEP = 1e-6  # seconds for each: clocks go on, also where no time is to be seen between two looks
+_COLLECTION = 20_000  # steps between collections of garbage: they happen at the same steps
+
+
+class Process:
+    """What has its own clock and can stand still: a replica of an operator.
+
+    Attributes:
+        skew: the error of its wall clock, in seconds.
+        is_paused: whether nothing of it runs.
+    """
+
+    def __init__(self) -> None:
+        self.skew = 0.0
+        self.is_paused = False
+
+
+current_process: contextvars.ContextVar[Process | None] = contextvars.ContextVar(
+    "current_process", default=None
+)
+
+
+class LivelockError(AssertionError):
+    """Time does not go on: something is done again and again."""
+
+
+class DeadlockError(AssertionError):
+    """Nothing will ever happen again."""
+
+
+class _Task(asyncio.Task[Any]):
+    """A task with a hash that is the same in each run.
+
+    Attributes:
+        process: whose it is.
+    """
+
+    def __init__(
+        self, serial: int, *args: Any, context: contextvars.Context | None = None, **kw: Any
+    ) -> None:
+        self._serial = serial
+        context = contextvars.copy_context() if context is None else context
+        self.process = context.get(current_process)
+        super().__init__(*args, context=context, **kw)
+
+    def __hash__(self) -> int:
+        return self._serial
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+class _Future(asyncio.Future[Any]):
+    """A future with a hash that is the same in each run."""
+
+    def __init__(self, serial: int, *, loop: asyncio.AbstractEventLoop) -> None:
+        self._serial = serial
+        super().__init__(loop=loop)
+
+    def __hash__(self) -> int:
+        return self._serial
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+class VirtualLoop(asyncio.BaseEventLoop):
+    """An event loop whose time is a number; see the module.
+
+    Attributes:
+        on_jump: called with the new time when it jumps.
+        on_network: called with a host that code wants to connect to; raises.
+        interruption: what is raised before the next step.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.on_jump: Callable[[float], None] | None = None
+        self.on_network: Callable[[str], NoReturn] | None = None
+        self.interruption: BaseException | None = None
+        self._now = 0.0
+        self._serials = itertools.count()
+        self._steps = 0  # since the last rest
+        self._rounds = 0
+        self._held: deque[asyncio.Handle] = deque()
+        self._ready: deque[asyncio.Handle]
+        self._stopping: bool
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self.set_task_factory(_build_task)  # type: ignore[arg-type]
+
+    def time(self) -> float:
+        """Return the virtual time, in seconds from the start."""
+        return self._now
+
+    def create_future(self) -> asyncio.Future[Any]:
+        """Return a future (see :class:`_Future`)."""
+        return _Future(next(self._serials), loop=self)
+
+    def build_task(self, coro: Coroutine[Any, Any, Any], **options: Any) -> _Task:
+        """Return a task (see :class:`_Task`)."""
+        return _Task(next(self._serials), coro, loop=self, **options)
+
+    def call_soon(  # type: ignore[override]
+        self,
+        callback: Callable[..., Any],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Handle:
+        """Do something in the next step; without the checks of the base class, which cost time."""
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
+    def call_at(  # type: ignore[override]
+        self,
+        when: float,
+        callback: Callable[..., Any],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """Do something at some moment; what is due at the same moment is done in order."""
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        heapq.heappush(self._timers, (when, next(self._serials), timer))
+        return timer
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Any, func: Callable[..., Any], *args: Any
+    ) -> asyncio.Future[Any]:
+        """Call a function in a simulated thread; at once if there are none."""
+        del executor  # its threads would not know this time
+        if self._default_executor is not None:
+            call = self._default_executor.submit(contextvars.copy_context().run, func, *args)
+            return asyncio.wrap_future(call, loop=self)
+        future = self.create_future()
+        try:
+            future.set_result(func(*args))
+        except Exception as error:  # noqa: BLE001  its caller gets it
+            future.set_exception(error)
+        return future
+
+    def set_default_executor(self, executor: Any) -> None:
+        """Set where :meth:`run_in_executor` runs functions: any executor."""
+        self._default_executor = executor
+
+    def interrupt(self, exc: BaseException) -> None:
+        """Raise an error before the next step: within one, webop could catch it."""
+        self.interruption = self.interruption or exc
+
+    def resume(self) -> None:
+        """Do what a process that was paused should have done meanwhile, in its order."""
+        self._ready.extendleft(reversed(self._held))
+        self._held.clear()
+
+    def skip(self, seconds: float) -> None:
+        """Let time pass in the middle of a step: the loop is blocked."""
+        self._now += seconds
+        if self.on_jump is not None:
+            self.on_jump(self._now)
+
+    @contextlib.contextmanager
+    def entered(self) -> Iterator[None]:
+        """Be the running loop of this thread, for :meth:`run_once` and :meth:`run_until`."""
+        asyncio._set_running_loop(self)  # as run_forever() does it
+        try:
+            yield
+        finally:
+            asyncio._set_running_loop(None)
+
+    def run_until(self, is_done: Callable[[], bool]) -> None:
+        """Take steps until a condition holds.
+
+        Raises:
+            DeadlockError: it will never hold.
+            LivelockError: time does not go on.
+        """
+        with self.entered():
+            while not is_done():
+                self._run_once()
+
+    async def getaddrinfo(self, host: Any, *args: Any, **kwargs: Any) -> Any:
+        """Refuse: there is no network."""
+        del args, kwargs
+        if self.on_network is not None:
+            self.on_network(str(host))
+        raise OSError(f"there is no network in virtual time, nor {host!r}")
+
+    async def create_connection(self, *args: Any, **kwargs: Any) -> Any:
+        """Refuse: there is no network."""
+        return await self.getaddrinfo(kwargs.get("host") or (args[1:2] or ["?"])[0])
+
+    # What the base class calls.
+
+    def _run_once(self) -> None:
+        if self.interruption is not None:
+            raise self.interruption
+        ready, timers = self._ready, self._timers
+        while timers and timers[0][2]._cancelled:
+            heapq.heappop(timers)
+        now = self._now
+        if not ready and not self._stopping:
+            if not timers:
+                raise DeadlockError
+            self._steps = 0
+            now = max(now, timers[0][0])
+            if self.on_jump is not None:
+                self.on_jump(now)
+        self._now = now = now + _STEP
+        while timers and timers[0][0] <= now:
+            ready.append(heapq.heappop(timers)[2])
+        self._steps += 1
+        self._rounds += 1
+        if self._rounds % _COLLECTION == 0:
+            gc.collect()
+        if self._steps > _MAX_STEPS:
+            message = f"{_MAX_STEPS} steps at {now:.3f} s: {[*ready][:5]}"
+            raise LivelockError(message)
+        for _ in range(len(ready)):
+            handle: Any = ready.popleft()
+            if handle._cancelled:
+                continue
+            process = handle._context.get(current_process)
+            if process is not None and process.is_paused:
+                self._held.append(handle)
+            else:
+                handle._run()
+
+    def get_debug(self) -> bool:
+        """Tell that this is no debugging: each handle asks for it."""
+        return False
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """Nothing: a cancelled timer is dropped when it is due."""
+
+    def _write_to_self(self) -> None:
+        """Nothing waits that would have to be woken."""
+
+    def _process_events(self, event_list: list[Any]) -> None:
+        """Nothing: there are none."""
+
+
+def _build_task(loop: VirtualLoop, coro: Coroutine[Any, Any, Any], **options: Any) -> _Task:
+    return loop.build_task(coro, **options)

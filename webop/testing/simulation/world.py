@@ -1,0 +1,440 @@
+"""One run of a test: an API server in memory, a network, replicas, and the clock of all of them.
+
+Flow: :class:`SimulatedCluster` (what the test calls) → :class:`World` takes steps of the loop until
+the wish is fulfilled; the replicas, their requests and their webhooks go on meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import datetime as dt
+import random
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import orjson
+
+from webop.client.api import Client
+from webop.client.auth.vault import ConnectionInfo, Vault
+from webop.client.objects import AsyncClient
+from webop.client.standalone import Networking
+from webop.errors import ConfigurationError, ReviewError
+from webop.testing.apiserver import Change, Cluster, Json, Refusal, Request, Response
+from webop.testing.apiserver.builtin import list_kinds
+from webop.testing.apiserver.garbage import GarbageCollector
+from webop.testing.apiserver.webhooks import Review, Webhooks
+from webop.testing.given import add_given
+from webop.testing.simulation.clocks import Clocks
+from webop.testing.simulation.fate import Fate
+from webop.testing.simulation.network import Fault, Network, Sender, SimulatedTransport
+from webop.testing.simulation.replica import Replica
+from webop.testing.simulation.virtual_loop import DeadlockError, LivelockError, VirtualLoop
+from webop.testing.simulation.virtual_threads import SimulationError, VirtualThreads
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster_client import Manifest
+    from webop.testing.simulation.sources import Sources
+
+R = TypeVar("R")
+
+_START = 300.0  # seconds for the operator to be ready
+_EXIT = 120.0  # seconds for a replica to end when it is asked to
+_LOOK = 0.5  # seconds between looks at what is to be waited for
+_QUIET = 5.0  # seconds without a change, after which all is settled
+_RESTART = 1.0, 10.0  # seconds until a replica that has ended is started again
+_FAST_ENDS = 5  # of replicas that never became ready: it is hopeless
+_EVENTS = 3600.0  # seconds for which Events are kept
+_STORY = 40  # lines that a failure shows
+_LOG = 1000  # changes of a kind after which half of them is forgotten
+_UNTOLD = ("/leases/", "/events")
+_UNIMPORTANT = {"leases.coordination.k8s.io", "events", "events.events.k8s.io"}
+
+
+class _User:
+    """Who sends the requests of the test."""
+
+    number = -1
+    identity = "test"
+
+
+class World:
+    """Everything that lives in one run; see the module.
+
+    Args:
+        seed: of the run.
+        sources: the handlers.
+        given: what exists at the start.
+        now: the time at the start.
+        replicas: how many.
+        faults: whether the seed lets things go wrong.
+
+    Attributes:
+        story: what has happened, in lines; the last ones.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        sources: Sources,
+        *,
+        given: Iterable[Manifest],
+        now: dt.datetime,
+        replicas: int,
+        faults: bool,
+    ) -> None:
+        self.seed = seed
+        self.sources = sources
+        self.replica_count = replicas
+        self.start_time = now
+        self.loop = VirtualLoop()
+        self.threads = VirtualThreads(self.loop)
+        self.loop.set_default_executor(self.threads)
+        self.clocks = Clocks(self.loop, self.threads, now.timestamp(), seed, self._begin_thread)
+        self.story: deque[str] = deque(maxlen=_STORY)
+        self.replicas: list[Replica | None] = [None] * replicas
+        self.fate = Fate(seed, is_faulty=faults, strike=self._strike)
+        self._given = given
+        self._rng = random.Random(f"world {seed}")
+        self._serials = 0
+        self._fast_ends = 0
+        self._changed_at = 0.0
+        self._changes: deque[str] = deque(maxlen=5)
+        self._past: list[Replica] = []
+        self._is_kept_running = True
+        self._errors: list[BaseException] = []
+        self.server = Cluster(
+            self.read_clock,
+            random.Random(seed),
+            kinds=list_kinds(),
+            applies=True,
+            collects=True,
+            admission=Webhooks(self._rng),
+        )
+        self._collector = GarbageCollector(self.server)
+        self.network = _ReviewedNetwork(self)
+        self.network.latency = self.fate.latency
+        self.user = self._build_client()
+
+    @contextlib.contextmanager
+    def living(self) -> Iterator[None]:
+        """Let the world live for a block: its operator is ready at the begin."""
+        self.loop.set_exception_handler(lambda _, context: self._note_error(context))
+        with self.sources.kept(), self.clocks.installed():
+            try:
+                add_given(self.server, self._given, "default")
+                self.server.store.observers.append(self._note_change)
+                self.start()
+                self.run_until(lambda: all(one and one.is_ready for one in self.replicas), _START)
+                yield
+            finally:
+                self._close()
+
+    def read_clock(self) -> dt.datetime:
+        """Return the time on the wall."""
+        return self.start_time + dt.timedelta(seconds=self.loop.time())
+
+    # What the test wants.
+
+    def run(self, coroutine: Coroutine[Any, Any, R]) -> R:
+        """Run something of the test, as time goes on."""
+        task = self.loop.create_task(coroutine, context=contextvars.Context())
+        self._take_steps(task.done)
+        return task.result()
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        is_over: list[bool] = []
+        self.network.later(seconds, is_over.append, True)  # noqa: FBT003 - an item
+        self._take_steps(lambda: bool(is_over))
+
+    def run_until(self, is_done: Callable[[], bool], limit: float) -> None:
+        """Let time pass until something is so.
+
+        Raises:
+            SimulationError: it does not come; the text says what the operator waits for.
+        """
+        end = self.loop.time() + limit
+        while not is_done():
+            if self.loop.time() > end:
+                raise SimulationError(f"Not within {limit:g} s: {self._describe_obstacles()}")
+            self.advance(_LOOK)
+
+    def settle(self, within: float) -> None:
+        """Let time pass until nothing is left to do.
+
+        Raises:
+            SimulationError: that never comes.
+        """
+        end = self.loop.time() + within
+        calm_since = self.loop.time()
+        while self.loop.time() < max(calm_since, self._changed_at) + _QUIET:
+            if self.loop.time() > end:
+                last = f"the last changes: {'; '.join(self._changes)}"
+                what = self._describe_work() or last
+                raise SimulationError(
+                    f"The operator has not settled within {within:g} s: {what}. "
+                    "If it is to go on for ever, use advance()."
+                )
+            self.advance(_LOOK)
+            if self._describe_work():
+                calm_since = self.loop.time()
+
+    def start(self) -> None:
+        """Start all replicas that do not run, and keep them running."""
+        self._is_kept_running = True
+        for number in range(self.replica_count):
+            self._start(number)
+
+    def kill(self, number: int | None = None) -> None:
+        """Let replicas end at once; nobody starts them again but :meth:`start`."""
+        self._is_kept_running = False
+        for replica in self._choose(number):
+            self._kill(replica)
+
+    def stop(self, number: int | None = None) -> None:
+        """Ask replicas to end, and wait for it."""
+        self._is_kept_running = False
+        chosen = self._choose(number)
+        for replica in chosen:
+            replica.is_stopping = True
+            self._tell(f"{replica} is asked to stop")
+            self.loop.create_task(replica.retire(), context=replica.context.copy())
+        self.run_until(lambda: all(replica.task.done() for replica in chosen), _EXIT)
+
+    # The replicas.
+
+    def _choose(self, number: int | None) -> list[Replica]:
+        chosen = self.replicas if number is None else [self.replicas[number]]
+        return [one for one in chosen if one is not None and one.is_running]
+
+    def _start(self, number: int) -> None:
+        present = self.replicas[number]
+        if present is not None and present.is_running:
+            return
+        self._serials += 1
+        replica = Replica(self, number, self._serials)
+        self.replicas[number] = replica
+        self._past.append(replica)
+        replica.task.add_done_callback(lambda _: self.network.later(0, self._note_end, replica))
+        self._tell(f"{replica} starts")
+
+    def _kill(self, replica: Replica) -> None:
+        replica.is_dead = replica.is_paused = True
+        replica.review = None
+        if not replica.lost.done():
+            replica.lost.set_result(None)
+        self.network.cut_off(replica)
+        self._tell(f"{replica} is killed")
+
+    def _note_end(self, replica: Replica) -> None:
+        if replica.is_dead:
+            return
+        self.network.cut_off(replica)
+        error = None if replica.task.cancelled() else replica.task.exception()
+        self._tell(f"{replica} has ended{f': {error!r}' if error else ''}")
+        self._fast_ends += error is not None
+        if error is not None and (
+            isinstance(error, ConfigurationError) or self._fast_ends > _FAST_ENDS
+        ):
+            self.loop.interrupt(error)
+        elif self._is_kept_running and not replica.is_stopping:
+            self._start_later(replica.number)
+
+    def _strike(self, what: str) -> None:
+        """Let something happen that a seed has drawn."""
+        running = self._choose(None)
+        if what == "cut":
+            self._tell("all watches are cut")
+            self.network.spoil_watches(Fault("cut"))
+        elif running and self._is_kept_running:
+            replica = self._rng.choice(running)
+            self._kill(replica)
+            self._start_later(replica.number)
+
+    def _start_later(self, number: int) -> None:
+        def start() -> None:
+            if self._is_kept_running:
+                self._start(number)
+
+        self.network.later(self._rng.uniform(*_RESTART), start)
+
+    # The rest of the cluster.
+
+    def note_request(self, sender: Sender, request: Request) -> None:
+        """Note a request that is carried out."""
+        if request.method != "GET" and not any(part in request.path for part in _UNTOLD):
+            body = (request.body or b"").decode(errors="replace")
+            self._tell(f"{sender.identity}: {request.method} {request.path} {body:.200}")
+
+    async def perform(self, request: Request) -> Response:
+        """Carry out a request, with the webhooks that are concerned."""
+        steps, verdict = self.server.perform(request), None
+        while True:
+            try:
+                review = steps.send(verdict)
+            except StopIteration as exc:
+                response: Response = exc.value
+                break
+            verdict = await self._ask(review)
+        self._collector.run()
+        return response
+
+    async def _ask(self, review: Review) -> Any:
+        """Send a review to a replica that serves webhooks."""
+        await asyncio.sleep(self.network.draw_latency())
+        serving = [one for one in self.replicas if one and one.is_running and one.review]
+        config = review.webhook["clientConfig"]
+        if not serving or "service" not in config:
+            return Refusal(500, "InternalError", "no endpoints available for service")
+        replica = self._rng.choice(serving)
+        assert replica.review is not None  # noqa: S101 - for the type checker
+        copy, path = orjson.loads(orjson.dumps(review)), config["service"]["path"].strip("/")
+        reviewing = replica.review(copy, webhook=path)
+        call = self.loop.create_task(reviewing, context=replica.context.copy())
+        awaited: set[asyncio.Future[Any]] = {call, replica.lost}
+        limit = review.webhook["timeoutSeconds"]
+        await asyncio.wait(awaited, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+        if not call.done():
+            call.cancel()
+            is_lost = replica.lost.done()
+            problem = "connection reset by peer" if is_lost else "context deadline exceeded"
+            return Refusal(500, "InternalError", problem)
+        if isinstance(exc := call.exception(), ReviewError):
+            return Refusal(500, "InternalError", f"HTTP {exc.status}: {exc}")
+        return call.result()
+
+    def play(self, resource: str, raw: Json, build: Callable[[Json, str], Json]) -> None:
+        """Write the status of an object as its controller does, if the object is still there."""
+        kind = next(one for one in self.server.kinds.list_served() if one.resource == resource)
+        meta = raw["metadata"]
+        path = f"/{'apis' if kind.group else 'api'}/{kind.api_version}"
+        path += f"/namespaces/{meta['namespace']}" if kind.namespaced else ""
+        stamp = self.read_clock().strftime("%Y-%m-%dT%H:%M:%SZ")
+        status = build({**raw, "kind": kind.kind}, stamp)
+        headers = {"content-type": "application/merge-patch+json"}
+        path += f"/{kind.plural}/{meta['name']}/status"
+        body = orjson.dumps({"metadata": {"uid": meta["uid"]}, "status": status})
+        self.server.handle(Request("PATCH", path, {}, headers, body, "controller"))
+
+    def _note_change(self, change: Change) -> None:
+        if change.resource not in _UNIMPORTANT:
+            self._changed_at = self.loop.time()
+            who = change.request.user if change.request else "the API server"
+            self._changes.append(f"{change.verb} of {change.resource} {change.key} by {who}")
+        elif "events" in change.resource and change.new is not None:
+            self.network.later(_EVENTS, self._forget_event, change.resource, change.key)
+        table = self.server.store.tables[change.resource]
+        if len(table.log) > _LOG and table.cached == len(table.log):  # as the API server compacts
+            table.oldest = table.compacted = table.log[_LOG // 2].version
+            del table.log[: _LOG // 2 + 1]
+            table.cached = len(table.log)
+
+    def _forget_event(self, resource: str, key: str) -> None:
+        group = "/apis/events.k8s.io/v1" if "." in resource else "/api/v1"
+        namespace, _, name = key.partition("/")
+        self.server.handle(Request("DELETE", f"{group}/namespaces/{namespace}/events/{name}"))
+
+    def _build_client(self) -> AsyncClient:
+        vault = Vault({"test": ConnectionInfo(server="https://simulated")})
+        transport = SimulatedTransport(self.network, _User())
+        client = Client(vault, Networking(), transport_factory=lambda _: transport)
+        return AsyncClient(client, loop=self.loop)
+
+    # Its steps.
+
+    def _take_steps(self, is_done: Callable[[], bool]) -> None:
+        try:
+            self.loop.run_until(is_done)
+        except (LivelockError, DeadlockError) as exc:
+            raise SimulationError(
+                f"Time does not go on, as something is done again and again: {exc}"
+            ) from exc
+        if self._errors:
+            raise self._errors[0]
+
+    def _note_error(self, context: dict[str, Any]) -> None:
+        exc = context.get("exception")
+        if isinstance(exc, SimulationError):
+            self.loop.interrupt(exc)
+        elif exc is not None:
+            self._tell(f"an error that nobody has caught: {exc!r}")
+
+    def _tell(self, what: str) -> None:
+        self.story.append(f"{self.read_clock():%Y-%m-%d %H:%M:%S.%f} {what}")
+
+    def _describe_work(self) -> str:
+        """Say what is left to do now; nothing if nothing is."""
+        running = self._choose(None)
+        is_complete = all(one and one.is_ready for one in self.replicas)
+        busy = [text for one in running for text in one.list_busy()]
+        if self._is_kept_running and not is_complete:
+            return self._describe_obstacles()
+        return "; ".join(busy[:3])
+
+    def _describe_obstacles(self) -> str:
+        texts = [
+            f"{one}: {'; '.join(one.operator.list_obstacles()) or 'ready'}"
+            if one.is_running
+            else f"{one} has ended"
+            for one in self.replicas
+            if one is not None
+        ]
+        return ", ".join(texts) or "no replica runs"
+
+    def _begin_thread(self, thread: threading.Thread) -> None:
+        """Do what a thread of webop's own would do: nothing, but for the end of a Lease."""
+
+    def _close(self) -> None:
+        """End everything, without effect on anything outside."""
+        self._is_kept_running = False
+        for replica in self._past:
+            self.network.cut_off(replica)
+        self.threads.close()
+        for replica in self._past:  # those that were killed end now, without anybody hearing of it
+            replica.is_paused = False
+        self.loop.resume()
+        self.loop.interruption = None
+        left = sorted(asyncio.all_tasks(self.loop), key=hash)
+        for task in left:
+            task.cancel()
+        end = self.loop.time() + _EXIT
+        self.network.later(_EXIT, int)  # there is something to wait for
+        with contextlib.suppress(BaseException):
+            self.loop.run_until(lambda: all(t.done() for t in left) or self.loop.time() > end)
+        self.loop.set_exception_handler(lambda *_: None)
+        for task in asyncio.all_tasks(self.loop):  # somebody catches cancellations
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+        self.loop.close()
+
+
+class _ReviewedNetwork(Network):
+    """The network of a world: requests pass through the webhooks of its API server."""
+
+    def __init__(self, world: World) -> None:
+        rng = random.Random(f"network {world.seed}")
+        super().__init__(world.loop, world.server, rng, world.note_request)
+        self._world = world
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def choose(self, sender: Sender, sent: Request) -> Fault | None:
+        """Return what goes wrong with a request of the operator."""
+        return self._world.fate.choose(sent) if isinstance(sender, Replica) else None
+
+    def carry(
+        self, sender: Sender, sent: Request, waiter: asyncio.Future[Any] | None, extra: float
+    ) -> None:
+        """Carry a request out, and let its answer come back if anybody waits for it."""
+        self._world.note_request(sender, sent)
+
+        async def perform() -> None:
+            response = await self._world.perform(sent)
+            if waiter is not None:
+                self.answer(waiter, response, extra)
+
+        task = self.loop.create_task(perform(), context=contextvars.Context())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
