@@ -189,7 +189,6 @@ async def test_wrong_cronjobs_are_denied(world: World, webop_cluster: Any) -> No
         assert message in eventually(partial(read_denial, wrong))
 
 
-@on_a_cluster
 async def test_both_versions_show_the_same_cronjob(world: World) -> None:
     await world.create(schedule="*/5 8 * * 1-5")
     new: Any = await eventually(partial(world.client.get, CronJobV2, "hello", **world.place))

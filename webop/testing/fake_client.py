@@ -53,6 +53,7 @@ from webop.testing.apiserver import Cluster, Request, Response, Watch
 from webop.testing.apiserver.builtin import list_kinds
 from webop.testing.apiserver.garbage import GarbageCollector
 from webop.testing.clock import Clock
+from webop.testing.conversions import convert
 from webop.testing.given import add_given
 from webop.testing.played_controllers import build_finished_status, build_ready_status
 
@@ -73,6 +74,9 @@ class FakeClient(AsyncClient):
     merge and JSON patches, server-side apply, finalizers, status subresources, selectors, dry runs,
     waiting. :attr:`sync` is the client for sync functions, also in tests that are not async. In a
     ``with`` block, :func:`webop.client.current` returns the client.
+
+    Objects of several versions are converted by the functions with ``@webop.on.convert`` of
+    ``webop.get_default_registry()``.
 
     Kubernetes' own kinds have their schemas and defaults. CEL rules need ``webop[test]``: a
     ``UserWarning`` names those that are not evaluated. There is no access control, and no handler
@@ -111,6 +115,7 @@ class FakeClient(AsyncClient):
             kinds=list_kinds(),
             applies=True,
             collects=garbage_collection,
+            converter=convert,
         )
         self._collector = GarbageCollector(self._server) if garbage_collection else None
         self._lock = threading.RLock()
@@ -118,7 +123,7 @@ class FakeClient(AsyncClient):
         self._namespace = namespace
         self._settings, self._memos = OperatorSettings(), Memos(Memo())
         super().__init__(self._build_requests())
-        add_given(self._server, given, namespace)
+        add_given(self._server, given, namespace, converts=True)
 
     def __enter__(self) -> Self:
         self._blocks.append(block := self._be_current())

@@ -218,8 +218,8 @@ def _build_request(
         },
         "operation": operation.verb,
         "userInfo": {"username": operation.request.user, "groups": ["system:authenticated"]},
-        "object": None if new is None else kind.show(new),
-        "oldObject": None if old is None else kind.show(old),
+        "object": new,
+        "oldObject": old,
         "dryRun": operation.is_dry,
         "options": {"apiVersion": "meta.k8s.io/v1", **operation.options},
     }
