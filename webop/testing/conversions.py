@@ -16,7 +16,7 @@ from typing import Any
 import pydantic
 
 from webop.handlers.model import ConversionHandler
-from webop.handlers.registry import get_default_registry
+from webop.handlers.registry import OperatorRegistry, get_default_registry
 from webop.models.kept_content import VersionChange
 from webop.models.versions import FunctionCall, Versions, collect_versions, get_definition
 from webop.objects.fields import Json
@@ -42,18 +42,25 @@ def add_conversions(definitions: Iterable[Json]) -> None:
             crd["spec"]["conversion"] = _CONVERSION
 
 
-def convert(objects: list[Json], api_version: str) -> list[Json]:
+def convert(
+    objects: list[Json], api_version: str, registry: OperatorRegistry | None = None
+) -> list[Json]:
     """Return objects in another version of their kind.
+
+    Args:
+        objects: they are not modified.
+        api_version: that they are to have.
+        registry: of the functions; the default one if it is None.
 
     Raises:
         Refusal: there are no functions for it.
     """
-    kinds = _collect()
+    kinds = _collect(registry)
     return [_convert(kinds, body, api_version) for body in objects]
 
 
-def _collect() -> dict[str, Versions[ConversionHandler]]:
-    return collect_versions(get_default_registry().select_converters())
+def _collect(registry: OperatorRegistry | None = None) -> dict[str, Versions[ConversionHandler]]:
+    return collect_versions((registry or get_default_registry()).select_converters())
 
 
 def _convert(kinds: dict[str, Versions[ConversionHandler]], body: Json, api_version: str) -> Json:

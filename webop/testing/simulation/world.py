@@ -25,8 +25,10 @@ from webop.client.standalone import Networking
 from webop.errors import ConfigurationError, ReviewError
 from webop.testing.apiserver import Change, Cluster, Json, Refusal, Request, Response
 from webop.testing.apiserver.builtin import list_kinds
+from webop.testing.apiserver.conversions import refuse_conversion
 from webop.testing.apiserver.garbage import GarbageCollector
 from webop.testing.apiserver.webhooks import Review, Webhooks
+from webop.testing.conversions import convert
 from webop.testing.given import add_given
 from webop.testing.simulation.clocks import Clocks
 from webop.testing.simulation.fate import Fate
@@ -113,6 +115,7 @@ class World:
             applies=True,
             collects=True,
             admission=Webhooks(self._rng),
+            converter=self._convert,
         )
         self._collector = GarbageCollector(self.server)
         self.network = _ReviewedNetwork(self)
@@ -319,6 +322,12 @@ class World:
         path += f"/{kind.plural}/{meta['name']}/status"
         body = orjson.dumps({"metadata": {"uid": meta["uid"]}, "status": status})
         self.server.handle(Request("PATCH", path, {}, headers, body, "controller"))
+
+    def _convert(self, objects: list[Json], api_version: str) -> list[Json]:
+        serving = [one for one in self.replicas if one and one.is_running and one.review]
+        if not serving:
+            raise refuse_conversion(objects[0], "failed: no endpoints available for service")
+        return convert(objects, api_version, serving[0].operator.context.registry)
 
     def _note_change(self, change: Change) -> None:
         if change.resource not in _UNIMPORTANT:
