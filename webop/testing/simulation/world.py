@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import contextvars
 import datetime as dt
+import logging
 import random
 import threading
 from collections import deque
@@ -399,6 +400,14 @@ class World:
 
     def _close(self) -> None:
         """End everything, without effect on anything outside."""
+        former = logging.root.manager.disable
+        logging.disable(logging.CRITICAL)  # nobody waits for this end
+        try:
+            self._end_all()
+        finally:
+            logging.disable(former)
+
+    def _end_all(self) -> None:
         self._is_kept_running = False
         for replica in self._past:
             self.network.cut_off(replica)
