@@ -24,7 +24,7 @@ Source: TypeAlias = str | Path | Callable[[], object]
 class Sources:
     """Imports the handlers, and what they import of their own project, each time anew.
 
-    The modules of tests (``test_*``, ``*_test``, ``conftest``) stay. Afterwards, all modules are
+    The modules of tests (``test_*``, ``*_test``, ``conftest``, all in ``tests``) stay. Afterwards, all modules are
     those that were there before.
     """
 
@@ -66,8 +66,9 @@ class Sources:
             sys.path[:] = path
             for name, module in before.items():
                 parent, _, own = name.rpartition(".")
-                if parent in sys.modules:
-                    setattr(sys.modules[parent], own, module)
+                place = sys.modules.get(parent)
+                if isinstance(getattr(place, own, None), ModuleType):
+                    setattr(place, own, module)
 
     def _list_own(self) -> list[str]:
         starts = tuple(f"{folder}{os.sep}" for folder in self._folders)
@@ -80,10 +81,12 @@ class Sources:
 
 
 def _is_foreign(name: str, module: ModuleType) -> bool:
-    """Tell whether a module is a test, the main one, or of a library."""
-    stem = name.rpartition(".")[2]
-    is_test = stem.startswith("test_") or stem.endswith("_test") or stem == "conftest"
-    return is_test or name == "__main__" or "site-packages" in (module.__file__ or "")
+    """Tell whether a module is of tests, the main one, or of a library."""
+    parts = name.split(".")
+    is_test = parts[-1].startswith("test_") or parts[-1].endswith("_test")
+    is_test |= not {"tests", "test", "conftest"}.isdisjoint(parts)
+    is_library = parts[0] in {"webop", "__main__"} or "site-packages" in (module.__file__ or "")
+    return is_test or is_library
 
 
 def _find_folder(source: str) -> Path:
