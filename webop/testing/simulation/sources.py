@@ -24,8 +24,8 @@ Source: TypeAlias = str | Path | Callable[[], object]
 class Sources:
     """Imports the handlers, and what they import of their own project, each time anew.
 
-    The modules of tests (``test_*``, ``*_test``, ``conftest``, all in ``tests``) stay. Afterwards, all modules are
-    those that were there before.
+    The modules of tests (``test_*``, ``*_test``, ``conftest``, all in ``tests``) stay. Afterwards,
+    all modules are those that were there before.
     """
 
     def __init__(self, sources: Iterable[Source]) -> None:
