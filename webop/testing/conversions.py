@@ -49,7 +49,7 @@ def convert(
 
     Args:
         objects: they are not modified.
-        api_version: that they are to have.
+        api_version: that they get.
         registry: of the functions; the default one if it is None.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What exists in an API server in memory at the start."""
+"""Fill an API server in memory with the objects that exist at the start."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Admission webhooks: which of the webhook configurations decide about a write, and how.
 
 Mutating ones are asked one after another, then the validating ones; mutating ones are not asked
-again. Whoever performs the request makes the calls.
+again. The caller of :meth:`.Cluster.perform` makes the calls.
 """
 
 from __future__ import annotations

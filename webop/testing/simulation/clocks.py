@@ -77,7 +77,7 @@ class Clocks:
             import time_machine  # noqa: PLC0415 - an extra
         except ImportError:
             raise ConfigurationError(
-                "webop.testing.simulated needs time-machine: pip install 'webop[test]'"
+                "webop.testing.simulated needs the package time-machine, which is in webop[test]."
             ) from None
         state = random.getstate()
         random.seed(self._seed)
@@ -100,7 +100,7 @@ class Clocks:
             )
             pool = type(call_threads.NO_POOL)
             stack.enter_context(mock.patch.object(pool, "executor", self._threads))
-            # What only wakes up regularly would take most of the time of long runs.
+            # Code that only wakes up regularly would take most of the time of long runs.
             stack.enter_context(mock.patch.object(operator, "measure_lag", _measure_nothing))
             stack.enter_context(mock.patch.object(observer, "_PAUSES", _PAUSES))
             self.adopt(module for name, module in sys.modules.items() if _is_webop(name))

@@ -1,4 +1,4 @@
-"""What goes wrong in a world: what the test has ordered, and what its seed has drawn."""
+"""The failures in a world: those that the test has ordered, and those that its seed draws."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STATUSES = (500, 503, 429)
 
 @dataclass
 class _Order:
-    """What the test wants to go wrong, so many times."""
+    """A failure that the test wants, so many times."""
 
     method: str
     part: str
@@ -35,7 +35,7 @@ class Fate:
 
     Args:
         seed: 0 means that nothing goes wrong by itself.
-        is_faulty: whether other seeds let things go wrong, besides delays.
+        is_faulty: whether other seeds bring failures, besides delays.
         strike: called with "kill" or "cut" when that happens.
     """
 

@@ -2,7 +2,7 @@
 
 Place in the flow: a replica's client sends its requests into :class:`SimulatedTransport`; they
 arrive at the cluster some moments later, whatever has become of the replica meanwhile, and the
-answers come back some moments after that. What goes wrong on the way, :meth:`Network.choose` says.
+answers come back some moments after that. :meth:`Network.choose` says which of them fail on the way.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Fault:
         path: a part of the paths that are concerned.
         share: of the requests that are concerned, by chance.
         status: of the answer.
-        seconds: how slow, or after how long the client is to try again.
+        seconds: how slow, or after how long the client must try again.
         content: a part of the bodies that are concerned.
     """
 
@@ -225,7 +225,7 @@ class SimulatedTransport:
         return await waiter
 
     async def aclose(self) -> None:
-        """Nothing is to be closed."""
+        """There is nothing to close."""
 
 
 class WatchAnswer:
@@ -300,13 +300,13 @@ class WatchAnswer:
 
 
 def succeed(waiter: asyncio.Future[Any], answer: Any) -> None:
-    """Give an answer to whoever still waits."""
+    """Give an answer, if it is still awaited."""
     if not waiter.done():
         waiter.set_result(answer)
 
 
 def fail(waiter: asyncio.Future[Any], problem: str) -> None:
-    """Tell whoever still waits that there is no answer."""
+    """Say that there is no answer, if it is still awaited."""
     if not waiter.done():
         waiter.set_exception(TransportError(problem))
 
@@ -324,7 +324,7 @@ _REASONS: Mapping[int, str] = {
 
 
 def _refuse(fault: Fault) -> Answer:
-    # What is about the content of a patch is of a policy; else permissions are missing.
+    # A policy denies the content of a patch; else permissions are missing.
     is_policy = fault.status == 403 and fault.content
     message = "denied the request" if is_policy else "as the simulation wants it"
     response = servers.Refusal(fault.status, _REASONS[fault.status], message).build_response()

@@ -1,4 +1,4 @@
-"""What a test in virtual time calls: the cluster, the clock, and the fate of the operator."""
+"""The cluster that a test in virtual time calls; also the clock, and the fate of the operator."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ class SimulatedCluster(SyncClient):
         """Let time pass until nothing is left to do.
 
         That is: no object waits for its turn or for another attempt, and nothing has changed in the
-        cluster for five seconds (Leases and Events do not count). What is to be done later, such as
-        timers and ``webop.again()``, is not waited for.
+        cluster for five seconds (Leases and Events do not count). It does not wait for later work,
+        such as timers and ``webop.again()``.
 
         Args:
             within: seconds.
@@ -92,7 +92,7 @@ class SimulatedCluster(SyncClient):
         self._world.stop(replica)
 
     def start(self) -> None:
-        """Start the operator, with its modules imported afresh, unless it runs."""
+        """Start the operator, with its modules imported again, unless it runs."""
         self._world.start()
 
     def restart(self) -> None:

@@ -1,4 +1,4 @@
-"""The handlers of a simulated operator, imported afresh at each start of it."""
+"""The handlers of a simulated operator, imported again at each start of it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Source: TypeAlias = str | Path | Callable[[], object]
 
 
 class Sources:
-    """Imports the handlers, and what they import of their own project, each time anew.
+    """Imports the handlers, and what they import of their own project, each time again.
 
     The modules of tests (``test_*``, ``*_test``, ``conftest``, all in ``tests``) stay. Afterwards,
     all modules are those that were there before.

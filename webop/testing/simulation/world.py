@@ -46,7 +46,7 @@ R = TypeVar("R")
 
 _START = 300.0  # seconds for the operator to be ready
 _EXIT = 120.0  # seconds for a replica to end when it is asked to
-_LOOK = 0.5  # seconds between looks at what is to be waited for
+_LOOK = 0.5  # seconds between looks while it waits for something
 _QUIET = 5.0  # seconds without a change, after which all is settled
 _RESTART = 1.0, 10.0  # seconds until a replica that has ended is started again
 _FAST_ENDS = 5  # of replicas that never became ready: it is hopeless
@@ -73,7 +73,7 @@ class World:
         given: what exists at the start.
         now: the time at the start.
         replicas: how many.
-        faults: whether the seed lets things go wrong.
+        faults: whether the seed brings failures.
 
     Attributes:
         story: what has happened, in lines; the last ones.
@@ -181,7 +181,7 @@ class World:
                 what = self._describe_work() or last
                 raise SimulationError(
                     f"The operator has not settled within {within:g} s: {what}. "
-                    "If it is to go on for ever, use advance()."
+                    "If it must go on for ever, use advance()."
                 )
             self.advance(_LOOK)
             if self._describe_work():
@@ -401,7 +401,7 @@ class World:
     def _close(self) -> None:
         """End everything, without effect on anything outside."""
         former = logging.root.manager.disable
-        logging.disable(logging.CRITICAL)  # nobody waits for this end
+        logging.disable(logging.CRITICAL)  # this end is not a part of the test
         try:
             self._end_all()
         finally:
