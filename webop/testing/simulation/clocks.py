@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import random
 import socket
 import sys
@@ -103,6 +104,7 @@ class Clocks:
             # Code that only wakes up regularly would take most of the time of long runs.
             stack.enter_context(mock.patch.object(operator, "measure_lag", _measure_nothing))
             stack.enter_context(mock.patch.object(observer, "_PAUSES", _PAUSES))
+            stack.enter_context(mock.patch.object(management, "_LONGEST_PAUSE", math.inf))
             self.adopt(module for name, module in sys.modules.items() if _is_webop(name))
             try:
                 yield

@@ -2,7 +2,7 @@
 
 Place in the flow: a replica's client sends its requests into :class:`SimulatedTransport`; they
 arrive at the cluster some moments later, whatever has become of the replica meanwhile, and the
-answers come back some moments after that. :meth:`Network.choose` says which of them fail on the way.
+answers come back some moments after that. :meth:`Network.choose` says which of them fail.
 """
 
 from __future__ import annotations

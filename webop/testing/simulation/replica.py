@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from webop.testing.simulation.world import World
 
 SERVICE = "simulated-operator"
+_LIFETIME = 30 * 86400.0  # seconds; else its renewals would take most of the time of long runs
 _NAME = "simulated.webop.dev"  # of the webhook configurations and of the Lease
 
 
@@ -127,6 +128,7 @@ class Replica(Process):
         self._use_threads(settings)
         settings.admission.server = self.serve
         settings.admission.managed = settings.admission.managed or _NAME
+        settings.admission.replica_lifetime = _LIFETIME
         settings.peering.standalone = True
         is_alone = self._world.replica_count == 1
         if is_alone:

@@ -9,12 +9,15 @@ import datetime as dt
 import functools
 import inspect
 import os
+import shlex
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from webop.testing.simulation.simulated_cluster import SimulatedCluster
 from webop.testing.simulation.sources import Source, Sources
-from webop.testing.simulation.world import World
+from webop.testing.simulation.world import Setup, World
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster_client import Manifest
@@ -65,12 +68,14 @@ def simulated(
 
     Raises:
         TypeError: the function has no argument ``cluster``, or is async.
-        ValueError: ``now`` has no time zone.
+        ValueError: ``now`` has no time zone, or ``seeds`` is less than 1.
     """
     if now.utcoffset() is None:
         raise ValueError(f"now= must be a datetime with a time zone, got {now!r}.")
-    options: dict[str, Any] = {"now": now.astimezone(dt.UTC), "replicas": replicas}
-    options |= {"given": list(given), "faults": faults}
+    setup = Setup([*given], now.astimezone(dt.UTC), replicas, faults)
+
+    if seeds < 1:
+        raise ValueError(f"seeds= must be at least 1, got {seeds}.")
 
     def decorate(test: Test) -> Callable[..., None]:
         signature = inspect.signature(test)
@@ -81,16 +86,18 @@ def simulated(
 
         @functools.wraps(test)
         def run(*args: Any, **kwargs: Any) -> None:
-            own = os.environ.get(_SEED)
-            numbers: Sequence[int] = range(seeds) if not own else [int(own)]
-            for seed in numbers:
+            __tracebackhide__ = True
+            for seed in _choose_seeds(seeds):
                 _run_outside_of_loops(functools.partial(run_once, seed, args, kwargs))
 
         def run_once(seed: int, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-            world = World(seed, Sources(handlers), **options)
+            __tracebackhide__ = True
+            chosen = replace(setup, is_replayed=bool(os.environ.get(_SEED)))
+            world = World(seed, Sources(_locate(one, test) for one in handlers), chosen)
             try:
                 with world.living():
                     test(*args, cluster=SimulatedCluster(world), **kwargs)
+                    world.check_orders()
             except Exception as exc:
                 exc.add_note(_explain(world, test))
                 raise
@@ -106,6 +113,7 @@ def simulated(
 
 def _run_outside_of_loops(call: Callable[[], None]) -> None:
     """Call a function here, or in a thread if an event loop runs here."""
+    __tracebackhide__ = True
     if asyncio._get_running_loop() is None:
         call()
         return
@@ -113,12 +121,38 @@ def _run_outside_of_loops(call: Callable[[], None]) -> None:
         pool.submit(contextvars.copy_context().run, call).result()
 
 
+def _choose_seeds(count: int) -> Sequence[int]:
+    text = os.environ.get(_SEED)
+    if not text:
+        return range(count)
+    if not text.isdecimal():
+        raise ValueError(f"{_SEED} must be the number of a seed, got {text!r}.")
+    return [int(text)]
+
+
+def _locate(source: Source, test: Test) -> Source:
+    """Return a source; a file as seen from the folder of the test, if it is there."""
+    if not isinstance(source, str | Path):
+        return source
+    beside = Path(inspect.getfile(test)).resolve().parent / source
+    return beside if beside.is_file() else source
+
+
 def _explain(world: World, test: Test) -> str:
-    present = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
-    command = f"pytest '{present}'" if present else f"(the test {test.__qualname__})"
-    story = "\n  ".join(world.story)
-    return (
-        f"Seed {world.seed}. To run it again: {_SEED}={world.seed} {command}\n"
-        f"It happened at {world.read_clock():%Y-%m-%d %H:%M:%S} of the simulation. "
-        f"The last steps:\n  {story}"
+    _, separator, name = (
+        os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0].partition("::")
     )
+    command = f"(the test {test.__qualname__})"
+    if separator:
+        file = os.path.relpath(inspect.getfile(test))
+        command = f"pytest {shlex.quote(f'{file}::{name}')}"
+    earlier = [line for line in world.blows if line not in world.story]
+    blows = ["Failures before:", *(f"  {line}" for line in earlier)] if earlier else []
+    lines = [
+        f"Seed {world.seed}. To run it again: {_SEED}={world.seed} {command}",
+        f"It happened at {world.read_clock():%Y-%m-%d %H:%M:%S} of the simulation.",
+        *blows,
+        "The last steps (all of them, if you run it again):",
+        *(f"  {line}" for line in world.story),
+    ]
+    return "\n".join(lines)

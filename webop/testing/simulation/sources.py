@@ -29,8 +29,9 @@ class Sources:
     """
 
     def __init__(self, sources: Iterable[Source]) -> None:
-        self._declaring = [one for one in sources if callable(one)]
-        self._named = [str(one) for one in sources if not callable(one)]
+        given = list(sources)
+        self._declaring = [one for one in given if callable(one)]
+        self._named = [str(one) for one in given if not callable(one)]
         self._folders = [_find_folder(one) for one in self._named]
 
     def load(self) -> tuple[OperatorRegistry, list[ModuleType]]:

@@ -304,6 +304,41 @@ def test_what_never_settles_is_named(cluster: SimulatedCluster) -> None:
         cluster.settle(within=100)
 
 
+def test_a_failure_that_never_comes_makes_the_test_fail() -> None:
+    def order(cluster: SimulatedCluster) -> None:
+        cluster.fail("POST", "configmaps")
+        cluster.settle()
+
+    with pytest.raises(SimulationError, match="the operator sent no POST of configmaps"):
+        simulated(declare_nothing, given=[Thing])(order)()
+
+
+@simulated(declare_nothing, given=[Thing])
+def test_failures_of_an_unknown_kind_are_refused(cluster: SimulatedCluster) -> None:
+    with pytest.raises(webop.APINotFoundError, match="There is no kind jobz"):
+        cluster.fail("POST", "jobz")
+    with pytest.raises(webop.APINotFoundError, match="There is no kind jobz"):
+        cluster.play("jobz")
+
+
+@pytest.mark.parametrize("kind", ["configmaps", "ConfigMap", "cm", "v1/configmaps"])
+def test_a_kind_that_fails_can_have_any_of_its_names(kind: str) -> None:
+    @simulated(fail_sometimes, given=[Thing])
+    def run(cluster: SimulatedCluster) -> None:
+        cluster.fail("POST", kind)
+        cluster.create(build_thing())
+        cluster.settle()
+
+    run()
+
+
+@simulated(declare_nothing)
+def test_nothing_settles_without_an_operator(cluster: SimulatedCluster) -> None:
+    cluster.kill()
+    with pytest.raises(SimulationError, match="No operator runs"):
+        cluster.settle()
+
+
 # The cluster.
 
 
@@ -329,6 +364,17 @@ def test_requests_of_the_test_pass_through_the_webhooks(cluster: SimulatedCluste
     cluster.start()
     cluster.settle()
     cluster.create(build_thing("two"))
+
+
+@simulated(review, given=[Thing])
+def test_webhooks_cost_no_requests_in_ten_quiet_days(cluster: SimulatedCluster) -> None:
+    def read() -> str:
+        (found,) = cluster.list("validatingwebhookconfigurations")
+        return str(found["metadata"]["resourceVersion"])
+
+    before = read()
+    cluster.advance(days=8)
+    assert read() == before
 
 
 def build_jobs() -> None:
@@ -380,6 +426,24 @@ def test_wrong_use_is_refused_at_once() -> None:
         simulated(declare_nothing, now=dt.datetime(2030, 1, 1))  # noqa: DTZ001
     with pytest.raises(webop.ConfigurationError, match="no file"):
         simulated("absent.py")(lambda cluster: None)()
+    with pytest.raises(ValueError, match="seeds= must be at least 1"):
+        simulated(declare_nothing, seeds=0)
+    with pytest.raises(ValueError, match="Time cannot go back"):
+        simulated(declare_nothing)(lambda cluster: cluster.advance(hours=-1))()
+
+
+def test_the_seed_of_the_environment_must_be_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEBOP_SEED", "-3")
+    with pytest.raises(ValueError, match="WEBOP_SEED must be the number of a seed, got '-3'"):
+        simulated(declare_nothing)(lambda cluster: None)()
+
+
+def test_a_file_is_found_beside_its_test(tmp_path: Path) -> None:
+    (tmp_path / "handlers.py").write_text(_FILE)
+    names: dict[str, Any] = {}
+    code = compile("def test(cluster): ...", tmp_path / "test_it.py", "exec")
+    exec(code, names)
+    simulated("handlers.py", given=[Thing])(names["test"])()
 
 
 @pytest.mark.parametrize("value", ["one", "two"])
