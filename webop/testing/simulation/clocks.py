@@ -19,7 +19,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 from unittest import mock
 
 from webop.admission.configurations import management
@@ -86,7 +86,7 @@ class Clocks:
         with self._stack as stack:
             traveller = stack.enter_context(time_machine.travel(self._epoch, tick=False))
             self._loop.on_jump = lambda moment: traveller.move_to(self._epoch + moment)
-            self._loop.on_network = self._refuse
+            self._loop.refuse = self._refuse
             for target, fake in {
                 "time.sleep": self._sleep,
                 "asyncio.run_coroutine_threadsafe": run_coroutine_threadsafe,
@@ -105,6 +105,8 @@ class Clocks:
             stack.enter_context(mock.patch.object(operator, "measure_lag", _measure_nothing))
             stack.enter_context(mock.patch.object(observer, "_PAUSES", _PAUSES))
             stack.enter_context(mock.patch.object(management, "_LONGEST_PAUSE", math.inf))
+            stack.callback(sys.modules.__setitem__, "time", time)
+            sys.modules["time"] = self._time  # for all modules that are imported meanwhile
             self.adopt(module for name, module in sys.modules.items() if _is_webop(name))
             try:
                 yield
@@ -114,6 +116,7 @@ class Clocks:
     def adopt(self, modules: Iterable[ModuleType]) -> None:
         """Let modules see the time of the loop under the names that they have for it."""
         shims: dict[int, Any] = {id(time): self._time, id(_MONOTONIC): self._time.monotonic}
+        shims[id(_SLEEP)] = self._sleep
         for module in list(modules):
             for name, value in list(vars(module).items()):
                 if (shim := shims.get(id(value))) is not None:
@@ -164,21 +167,22 @@ class Clocks:
             family = getattr(args[0], "family", None)
             if self.is_inside and family != getattr(socket, "AF_UNIX", -1):
                 address = args[1] if isinstance(args[0], socket.socket) else args[0]
-                self._refuse(str(address[0] if isinstance(address, tuple) else address))
+                host = address[0] if isinstance(address, tuple) else address
+                self._refuse(f"connects to {host.decode() if isinstance(host, bytes) else host}")
             return real(*args, **kwargs)
 
         return connect
 
-    def _refuse(self, host: str) -> Any:
-        """Refuse a connection, and let the test fail, also if the error is caught.
+    def _refuse(self, what: str) -> NoReturn:
+        """Refuse something, and let the test fail, also if the error is caught.
 
         Raises:
             SimulationError: always.
         """
-        file, line, what = locate(sys._getframe(1))
+        file, line, who = locate(sys._getframe(1))
         problem = SimulationError(
-            f"{what} connects to {host}, at {file}:{line}. There is no network in virtual time: "
-            "replace what connects."
+            f"{who} {what}, at {file}:{line}. There is no network in virtual time, and "
+            "nothing else outside of the process: replace it."
         )
         self._loop.interrupt(problem)
         raise problem

@@ -10,7 +10,9 @@ from webop.objects.resources import Resource
 from webop.testing.apiserver import Request
 from webop.testing.simulation.network import LATENCY, Fault
 
-_RATES = (0.002, 0.01, 0.05, 0.2)  # of the requests
+_GAPS = (1.0, 2.0, 4.0, 10.0, 40.0)  # writes of the operator from one failure to the next, about
+_EARLY = 3.0  # writes until the first failure, at most
+_READ, _DISCOVERY = 0.2, 0.01  # how much a read counts, as its failures show less
 _SLOWEST = (LATENCY[1], 0.2, 1.0)  # seconds of one way
 _MAX_FAULTS = 30  # in one run: an operator that works comes to its end
 _MAX_KILLS = 3
@@ -19,6 +21,7 @@ _KINDS = (
     *("kill", "kill after", "cut"),
 )
 _STATUSES = (500, 503, 429)
+_SPARED = ("/leases/", "/events", "webhookconfigurations")  # webop's own affairs
 
 
 @dataclass
@@ -64,7 +67,8 @@ class Fate:
         self._strike = strike
         self._rest = _MAX_FAULTS if seed and is_faulty else 0
         self._kills = _MAX_KILLS
-        self._rate = self._rng.choice(_RATES)
+        self._gap = self._rng.choice(_GAPS)
+        self._writes_left = self._rng.uniform(0.0, _EARLY)  # also short tests must be disturbed
         slowest = self._rng.choice(_SLOWEST)
         self.latency = (LATENCY[0], slowest) if seed else LATENCY
 
@@ -75,11 +79,14 @@ class Fate:
                 order.times -= 1
                 order.is_used = True
                 return order.fault
-        is_lease = "/leases/" in sent.path
-        # Discovery is frequent, and its failures show little.
-        rate = self._rate / 10 if sent.path in {"/api", "/apis"} else self._rate
-        if is_lease or not self._rest or self._rng.random() > rate:
+        if not self._rest or any(part in sent.path for part in _SPARED):
             return None
+        is_discovery = sent.path in {"/api", "/apis"}
+        cost = _DISCOVERY if is_discovery else _READ if sent.method == "GET" else 1.0
+        self._writes_left -= cost
+        if self._writes_left > 0:
+            return None
+        self._writes_left = self._rng.expovariate(1.0 / self._gap)
         kind = self._rng.choice(_KINDS)
         if kind.startswith("kill"):
             if not self._kills:

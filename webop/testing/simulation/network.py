@@ -314,7 +314,9 @@ def fail(waiter: asyncio.Future[Any], problem: str) -> None:
 _REASONS: Mapping[int, str] = {
     401: "Unauthorized",
     403: "Forbidden",
+    404: "NotFound",
     409: "Conflict",
+    410: "Expired",
     422: "Invalid",
     429: "TooManyRequests",
     500: "InternalError",
@@ -327,7 +329,8 @@ def _refuse(fault: Fault) -> Answer:
     # A policy denies the content of a patch; else permissions are missing.
     is_policy = fault.status == 403 and fault.content
     message = "denied the request" if is_policy else "as the simulation wants it"
-    response = servers.Refusal(fault.status, _REASONS[fault.status], message).build_response()
+    reason = _REASONS.get(fault.status, "")
+    response = servers.Refusal(fault.status, reason, message).build_response()
     if fault.seconds:
         response.headers["retry-after"] = str(int(max(1, fault.seconds)))
     return Answer(response)

@@ -11,10 +11,13 @@ from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any
 
 import webop
+from webop.calls.progress import fetch_states
 from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.handlers.model import Activity
+from webop.objects.body import Body
 from webop.reactor.entry import Entry, State
 from webop.reactor.observer import Scope
+from webop.reactor.resource_context import ResourceContext
 from webop.runtime.operator import Operator, OperatorOptions
 from webop.servers.base import WebhookClientConfig, WebhookFn
 from webop.testing.simulation.network import SimulatedTransport
@@ -69,6 +72,11 @@ class Replica(Process):
         """Whether it has begun to work."""
         return self.is_running and not self.operator.list_obstacles()
 
+    @property
+    def is_active(self) -> bool:
+        """Whether it handles objects, and does not stand by."""
+        return self.operator.context.pausing.is_active
+
     def list_busy(self) -> list[str]:
         """Return the objects that it works on, or will try again, as texts."""
         observer = self.operator.observer
@@ -77,7 +85,7 @@ class Replica(Process):
             for stream in (observer.streams if observer else ())
             if not stream.is_paused
             for obj in stream.objects.values()
-            if _is_busy(obj)
+            if _is_busy(stream.ctx, obj)
         ]
 
     async def serve(self, fn: WebhookFn) -> AsyncGenerator[WebhookClientConfig, None]:
@@ -142,10 +150,16 @@ def _log_in(**_: Any) -> ConnectionInfo:
     return ConnectionInfo(server="https://simulated")
 
 
-def _is_busy(obj: Entry) -> bool:
+def _is_busy(ctx: ResourceContext, obj: Entry) -> bool:
     is_failing = bool(obj.status and obj.status.failures)
     is_failing = is_failing or any(known.failures for known in obj.reconcilers.values())
-    return is_failing or obj.state in {State.WAITING, State.RUNNING}
+    if is_failing or obj.state in {State.WAITING, State.RUNNING}:
+        return True
+    if obj.state is not State.RESTING or not (raw := ctx.workers.bodies.load(obj)):
+        return False
+    storage = ctx.operator.settings.persistence.progress_storage  # of a process before, too
+    states = fetch_states(ctx.handlers.changes, body=Body(raw), storage=storage)
+    return any(not state.is_finished for state in states.values())
 
 
 def _describe(kind: str, obj: Entry) -> str:

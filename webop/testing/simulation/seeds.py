@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextvars
+import dataclasses
 import datetime as dt
 import functools
 import inspect
 import os
 import shlex
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from webop.testing.simulation.simulated_cluster import SimulatedCluster
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 Test = Callable[..., Any]
 
 _SEED = "WEBOP_SEED"
+_NOTHING: Mapping[str, object] = MappingProxyType({})
 _NOW = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
 
 
@@ -35,6 +37,7 @@ def simulated(
     faults: bool = True,
     now: dt.datetime = _NOW,
     replicas: int = 1,
+    replace: Mapping[str, object] = _NOTHING,
 ) -> Callable[[Test], Callable[..., None]]:
     """Run a test in virtual time, with whole operators on an API server in memory.
 
@@ -65,17 +68,20 @@ def simulated(
         faults: whether things go wrong by chance; else, seeds differ in delays only.
         now: the time at the start, with a time zone.
         replicas: how many replicas run; more than one use a Lease.
+        replace: what attributes of the operator's modules are instead, as
+            ``{"backups.storage.upload": fake}``. A patch from outside is lost at each start.
 
     Raises:
         TypeError: the function has no argument ``cluster``, or is async.
-        ValueError: ``now`` has no time zone, or ``seeds`` is less than 1.
+        ValueError: ``now`` has no time zone, or there are no seeds or replicas.
     """
     if now.utcoffset() is None:
         raise ValueError(f"now= must be a datetime with a time zone, got {now!r}.")
     setup = Setup([*given], now.astimezone(dt.UTC), replicas, faults)
 
-    if seeds < 1:
-        raise ValueError(f"seeds= must be at least 1, got {seeds}.")
+    for name, count in (("seeds", seeds), ("replicas", replicas)):
+        if count < 1:
+            raise ValueError(f"{name}= must be at least 1, got {count}.")
 
     def decorate(test: Test) -> Callable[..., None]:
         signature = inspect.signature(test)
@@ -92,13 +98,13 @@ def simulated(
 
         def run_once(seed: int, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
             __tracebackhide__ = True
-            chosen = replace(setup, is_replayed=bool(os.environ.get(_SEED)))
-            world = World(seed, Sources(_locate(one, test) for one in handlers), chosen)
+            chosen = dataclasses.replace(setup, is_replayed=bool(os.environ.get(_SEED)))
+            world = World(seed, Sources((_locate(one, test) for one in handlers), replace), chosen)
             try:
                 with world.living():
                     test(*args, cluster=SimulatedCluster(world), **kwargs)
                     world.check_orders()
-            except Exception as exc:
+            except BaseException as exc:  # also pytest.fail()
                 exc.add_note(_explain(world, test))
                 raise
 

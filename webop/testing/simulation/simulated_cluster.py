@@ -131,7 +131,10 @@ class SimulatedCluster(SyncClient):
 
         Raises:
             APINotFoundError: there is no such kind.
+            ValueError: the status is not that of an error.
         """
+        if status is not None and not 400 <= status < 600:
+            raise ValueError(f"status= must be that of an error, from 400 to 599, got {status}.")
         resource = None if kind is None else self._world.find_kind(kind)
         how = "lost" if lost else "refused" if status is None else "status"
         fault = Fault(how, status=status or 0, seconds=seconds)
@@ -174,10 +177,7 @@ class SimulatedCluster(SyncClient):
         def note(change: Change) -> None:
             if change.verb == "create" and change.resource == name:
                 assert change.new is not None  # noqa: S101 - for the type checker
-                self._world.network.later(after, begin, change.resource, change.new)
-
-        def begin(full_name: str, raw: Json) -> None:
-            self._world.play(full_name, raw, act)
+                self._world.play_later(after, name, change.new, act)
 
         def act(raw: Json, stamp: str) -> Json:
             if name in {"jobs.batch", "pods"}:

@@ -89,14 +89,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     Attributes:
         on_jump: called with the new time when it jumps.
-        on_network: called with a host that code wants to connect to; raises.
+        refuse: called with what code wants to do with the world outside; raises an error.
         interruption: what is raised before the next step.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.on_jump: Callable[[float], None] | None = None
-        self.on_network: Callable[[str], NoReturn] | None = None
+        self.refuse: Callable[[str], NoReturn] = _refuse
         self.interruption: BaseException | None = None
         self._now = 0.0
         self._serials = itertools.count()
@@ -180,11 +180,12 @@ class VirtualLoop(asyncio.BaseEventLoop):
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
         """Be the running loop of this thread, for :meth:`run_once` and :meth:`run_until`."""
+        former = asyncio._get_running_loop()
         asyncio._set_running_loop(self)  # as run_forever() does it
         try:
             yield
         finally:
-            asyncio._set_running_loop(None)
+            asyncio._set_running_loop(former)
 
     def run_until(self, is_done: Callable[[], bool]) -> None:
         """Take steps until a condition holds.
@@ -196,17 +197,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
         with self.entered():
             while not is_done():
                 self._run_once()
-
-    async def getaddrinfo(self, host: Any, *args: Any, **kwargs: Any) -> Any:
-        """Refuse: there is no network."""
-        del args, kwargs
-        if self.on_network is not None:
-            self.on_network(str(host))
-        raise OSError(f"there is no network in virtual time, nor {host!r}")
-
-    async def create_connection(self, *args: Any, **kwargs: Any) -> Any:
-        """Refuse: there is no network."""
-        return await self.getaddrinfo(kwargs.get("host") or (args[1:2] or ["?"])[0])
 
     # For the base class
 
@@ -260,3 +250,25 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
 def _build_task(loop: VirtualLoop, coro: Coroutine[Any, Any, Any], **options: Any) -> _Task:
     return loop.build_task(coro, **options)
+
+
+def _refuse(what: str) -> NoReturn:
+    raise NotImplementedError(what)
+
+
+def _build_refusal(name: str) -> Callable[..., NoReturn]:
+    def refuse(loop: VirtualLoop, *args: Any, **_: Any) -> NoReturn:
+        if name not in {"create_connection", "getaddrinfo"}:
+            loop.refuse(f"uses loop.{name}()")
+        host = args[name == "create_connection"] if len(args) > 1 else args[0] if args else "?"
+        loop.refuse(f"connects to {host.decode() if isinstance(host, bytes) else host}")
+
+    return refuse
+
+
+for _name in (
+    *("add_reader", "add_signal_handler", "add_writer", "connect_read_pipe", "create_connection"),
+    *("create_datagram_endpoint", "create_server", "create_unix_connection"),
+    *("create_unix_server", "getaddrinfo", "sock_connect", "subprocess_exec", "subprocess_shell"),
+):
+    setattr(VirtualLoop, _name, _build_refusal(_name))

@@ -73,25 +73,23 @@ class _Worker(threading.Thread):
         self._go.release()
         if not self.pool.back.acquire(timeout=_LONG):
             file, line, what = _locate(self)
-            where = f"{what} has run for more than {{}} s of real time without an end"
-            warnings.warn_explicit(
-                f"{where.format(int(_LONG))}: virtual time stands still meanwhile.",
-                *(UserWarning, file, line),
-            )
+            where = f"{what} has run, or waited for another thread, for more than"
             if not self.pool.back.acquire(timeout=_TOO_LONG - _LONG):
-                place = f"{where.format(int(_TOO_LONG))}, at {file}:{line}"
+                text = f"{where} {_TOO_LONG:g} s of real time, at {file}:{line}."
                 self.pool.workers.discard(self)
-                problem = SimulationError(f"{place}. Virtual time waits for it.")
-                self.pool.loop.interrupt(problem)
+                self.pool.loop.interrupt(SimulationError(f"{text} Virtual time waits for it."))
                 return
+            text = f"{where} {_LONG:g} s of real time: virtual time stands still meanwhile."
+            try:
+                warnings.warn_explicit(text, UserWarning, file, line)
+            except UserWarning as exc:  # as the test wants it
+                self.pool.loop.interrupt(exc)
         self._take_outcome()
 
     def _take_outcome(self) -> None:
         if self.is_over:
             self.pool.workers.discard(self)
             result, exc = self.outcome
-            if self.pool.is_closing:
-                return
             if exc is None:
                 self._future.set_result(result)
             else:
@@ -242,7 +240,10 @@ def run_coroutine_threadsafe(
     """Be ``asyncio.run_coroutine_threadsafe``, also for loops in virtual time."""
     if not isinstance(loop, VirtualLoop):
         return _run_for_real(coro, loop)
-    future: _VirtualFuture[R] = _VirtualFuture()
+    worker, future = find_worker(), _VirtualFuture[R]()
+    if worker is not None and worker.pool.is_closing:
+        coro.close()
+        raise _Killed
 
     def begin() -> None:
         task = loop.create_task(coro)
@@ -266,9 +267,8 @@ def locate(frame: Any) -> tuple[str, int, str]:
     found = None
     for one, line in traceback.walk_stack(frame):
         file = one.f_code.co_filename
-        is_own = file.startswith((_WEBOP, _LIBRARIES, "<")) and "site-packages" not in file
-        found = found or (file, line, one.f_code.co_name)
-        if not is_own:
+        found = found or (file, line, f"{one.f_code.co_name}()")
+        if not file.startswith((_WEBOP, _LIBRARIES, "<")) and "site-packages" not in file:
             return file, line, f"{one.f_code.co_name}()"
     return found or ("?", 0, "?")
 

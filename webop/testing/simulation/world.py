@@ -56,7 +56,7 @@ _FAST_ENDS = 5  # of replicas that never became ready: it is hopeless
 _EVENTS = 3600.0  # seconds for which Events are kept
 _STORY = 40  # lines that a failure shows
 _LOG = 1000  # changes of a kind after which half of them is forgotten
-_UNTOLD = ("/leases/", "/events")
+_UNTOLD = ("/leases/", "/events", "webhookconfigurations")
 _UNIMPORTANT = {"leases.coordination.k8s.io", "events", "events.events.k8s.io"}
 
 
@@ -121,7 +121,8 @@ class World:
         self._changed_at = 0.0
         self._changes: deque[str] = deque(maxlen=5)
         self._past: list[Replica] = []
-        self._is_kept_running = True
+        self._absent = set[int]()  # the replicas that the test has ended
+        self._coming = 0  # what the controllers that the test plays have still to do
         self._errors: list[BaseException] = []
         self.server = Cluster(
             self.read_clock,
@@ -195,7 +196,7 @@ class World:
         Raises:
             SimulationError: that never comes.
         """
-        if not self._is_kept_running and not self._choose(None):
+        if len(self._absent) == self.replica_count:
             raise SimulationError("No operator runs, so nothing is done: call start() before.")
         end = self.loop.time() + within
         calm_since = self.loop.time()
@@ -224,20 +225,21 @@ class World:
 
     def start(self) -> None:
         """Start all replicas that do not run, and keep them running."""
-        self._is_kept_running = True
+        self._absent.clear()
         for number in range(self.replica_count):
             self._start(number)
 
     def kill(self, number: int | None = None) -> None:
-        """Let replicas end at once; nobody starts them again but :meth:`start`."""
-        self._is_kept_running = False
-        for replica in self._choose(number):
+        """Let replicas end at once; only :meth:`start` starts them again."""
+        chosen = self._choose(number)
+        self._dismiss(number)
+        for replica in chosen:
             self._kill(replica)
 
     def stop(self, number: int | None = None) -> None:
         """Ask replicas to end, and wait for it."""
-        self._is_kept_running = False
         chosen = self._choose(number)
+        self._dismiss(number)
         for replica in chosen:
             replica.is_stopping = True
             self._tell(f"{replica} is asked to stop")
@@ -245,6 +247,9 @@ class World:
         self.run_until(lambda: all(replica.task.done() for replica in chosen), _EXIT)
 
     # The replicas.
+
+    def _dismiss(self, number: int | None) -> None:
+        self._absent.update(range(self.replica_count) if number is None else [number])
 
     def _choose(self, number: int | None) -> list[Replica]:
         chosen = self.replicas if number is None else [self.replicas[number]]
@@ -255,7 +260,12 @@ class World:
         if present is not None and present.is_running:
             return
         self._serials += 1
-        replica = Replica(self, number, self._serials)
+        try:
+            with self.loop.entered():  # its modules are imported in the time of the loop
+                replica = Replica(self, number, self._serials)
+        except Exception as exc:  # noqa: BLE001  the test gets it
+            self.loop.interrupt(exc)
+            return
         self.replicas[number] = replica
         self._past.append(replica)
         replica.task.add_done_callback(lambda _: self.network.later(0, self._note_end, replica))
@@ -280,23 +290,23 @@ class World:
             isinstance(error, ConfigurationError) or self._fast_ends > _FAST_ENDS
         ):
             self.loop.interrupt(error)
-        elif self._is_kept_running and not replica.is_stopping:
+        elif replica.number not in self._absent:
             self._start_later(replica.number)
 
     def _strike(self, what: str) -> None:
         """Let something happen that a seed has drawn."""
-        running = self._choose(None)
+        running = [one for one in self._choose(None) if one.number not in self._absent]
         if what == "cut":
             self._tell("all watches are cut", is_blow=True)
             self.network.spoil_watches(Fault("cut"))
-        elif running and self._is_kept_running:
+        elif running:
             replica = self._rng.choice(running)
             self._kill(replica)
             self._start_later(replica.number)
 
     def _start_later(self, number: int) -> None:
         def start() -> None:
-            if self._is_kept_running:
+            if number not in self._absent:
                 self._start(number)
 
         self.network.later(self._rng.uniform(*_RESTART), start)
@@ -324,21 +334,37 @@ class World:
             except StopIteration as exc:
                 response: Response = exc.value
                 break
-            verdict = await self._ask(review)
+            verdict = await self._ask(review, is_patient=request.user == _User.identity)
         self._collector.run()
         return response
 
-    async def _ask(self, review: Review) -> Any:
-        """Send a review to a replica that serves webhooks."""
-        await asyncio.sleep(self.network.draw_latency())
-        serving = [one for one in self.replicas if one and one.is_running and one.review]
-        config = review.webhook["clientConfig"]
-        if not serving or "service" not in config:
-            return Refusal(500, "InternalError", "no endpoints available for service")
-        replica = self._rng.choice(serving)
+    async def _ask(self, review: Review, *, is_patient: bool) -> Any:
+        """Send a review to a replica that serves webhooks.
+
+        Args:
+            review: with its webhook.
+            is_patient: whether it waits for a replica that a seed has killed.
+        """
+        while True:
+            await asyncio.sleep(self.network.draw_latency())
+            serving = [one for one in self.replicas if one and one.is_running and one.review]
+            config = review.webhook["clientConfig"]
+            problem = "no endpoints available for service"
+            if serving and "service" in config:
+                replica = self._rng.choice(serving)
+                path = config["service"]["path"].strip("/")
+                verdict = await self._ask_replica(replica, review, path)
+                if verdict is not None:
+                    return verdict
+                problem = "connection reset by peer"
+            if not is_patient or len(self._absent) == self.replica_count:
+                return Refusal(500, "InternalError", problem)
+            await asyncio.sleep(_LOOK)
+
+    async def _ask_replica(self, replica: Replica, review: Review, path: str) -> Any:
+        """Return the answer of a replica; None if it was killed meanwhile."""
         assert replica.review is not None  # noqa: S101 - for the type checker
-        copy, path = orjson.loads(orjson.dumps(review)), config["service"]["path"].strip("/")
-        reviewing = replica.review(copy, webhook=path)
+        reviewing = replica.review(orjson.loads(orjson.dumps(review)), webhook=path)
         call = self.loop.create_task(reviewing, context=replica.context.copy())
         awaited: set[asyncio.Future[Any]] = {call, replica.lost}
         limit = review.webhook["timeoutSeconds"]
@@ -346,14 +372,21 @@ class World:
         if not call.done():
             call.cancel()
             is_lost = replica.lost.done()
-            problem = "connection reset by peer" if is_lost else "context deadline exceeded"
-            return Refusal(500, "InternalError", problem)
+            problem = "context deadline exceeded"
+            return None if is_lost else Refusal(500, "InternalError", problem)
         if isinstance(exc := call.exception(), ReviewError):
             return Refusal(500, "InternalError", f"HTTP {exc.status}: {exc}")
         return call.result()
 
-    def play(self, resource: str, raw: Json, build: Callable[[Json, str], Json]) -> None:
-        """Write the status of an object as its controller does, if the object is still there."""
+    def play_later(
+        self, seconds: float, resource: str, raw: Json, build: Callable[[Json, str], Json]
+    ) -> None:
+        """Write the status of an object some time later, as its controller does."""
+        self._coming += 1
+        self.network.later(seconds, self._play, resource, raw, build)
+
+    def _play(self, resource: str, raw: Json, build: Callable[[Json, str], Json]) -> None:
+        self._coming -= 1
         kind = next(one for one in self.server.kinds.list_served() if one.resource == resource)
         meta = raw["metadata"]
         path = f"/{'apis' if kind.group else 'api'}/{kind.api_version}"
@@ -423,12 +456,14 @@ class World:
 
     def _describe_work(self) -> str:
         """Say what is left to do now; nothing if nothing is."""
-        running = self._choose(None)
-        is_complete = all(one and one.is_ready for one in self.replicas)
+        wanted = [one for one in self.replicas if one is None or one.number not in self._absent]
+        running = [one for one in wanted if one is not None and one.is_ready]
         busy = [text for one in running for text in one.list_busy()]
-        if self._is_kept_running and not is_complete:
+        if len(running) < len(wanted):
             return self._describe_obstacles()
-        return "; ".join(busy[:3])
+        if not any(one.is_active for one in running):
+            return "no replica has the Lease"
+        return "; ".join(busy[:3]) or ("a controller acts soon" if self._coming else "")
 
     def _describe_obstacles(self) -> str:
         texts = [
@@ -453,7 +488,7 @@ class World:
             logging.disable(former)
 
     def _end_all(self) -> None:
-        self._is_kept_running = False
+        self._dismiss(None)
         for replica in self._past:
             self.network.cut_off(replica)
         self.threads.close()

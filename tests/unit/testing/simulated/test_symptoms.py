@@ -1,0 +1,451 @@
+"""Symptoms that simulated operators once had: green tests of nothing, lost patches, early ends."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import subprocess
+import sys
+import textwrap
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from time import sleep as sleep_by_its_name
+from typing import Any
+from unittest import mock
+
+import httpx
+import pytest
+
+import webop
+from tests.unit.testing.simulated.operators import Thing, build_config, build_thing
+from webop.testing import SimulatedCluster, SimulationError, simulated
+from webop.testing.simulation.world import World
+
+HERE: Any = {"namespace": "default"}
+REAL_TIME = time.perf_counter
+
+HANDLERS = """
+import webop
+
+@webop.on.create("things", id="create")
+async def create(patch, **_):
+    patch.status["done"] = True
+"""
+
+
+def get_status(cluster: SimulatedCluster, name: str = "one") -> dict[str, Any]:
+    return cluster.get(Thing, name, **HERE).status or {}
+
+
+def create_and_settle(cluster: SimulatedCluster, name: str = "one") -> dict[str, Any]:
+    cluster.create(build_thing(name))
+    cluster.settle(within=300)
+    return get_status(cluster, name)
+
+
+def run(
+    *handlers: Any, test: Callable[[SimulatedCluster], Any] = create_and_settle, **options: Any
+) -> Any:
+    """Return what a test returns in its last run."""
+    results: list[Any] = []
+
+    def collect(cluster: SimulatedCluster) -> None:
+        results.append(test(cluster))
+
+    simulated(*handlers, **{"given": [Thing], **options})(collect)()
+    return results[-1]
+
+
+def declare_async(function: Callable[..., Any]) -> Callable[[], None]:
+    def declare() -> None:
+        @webop.on.create(Thing, id="create")
+        async def create(patch: webop.Patch, **kwargs: Any) -> None:
+            patch.status["result"] = await function(**kwargs)
+
+    return declare
+
+
+def declare_sync(function: Callable[..., Any]) -> Callable[[], None]:
+    def declare() -> None:
+        @webop.on.create(Thing, id="create")
+        def create(patch: webop.Patch, **kwargs: Any) -> None:
+            patch.status["result"] = function(**kwargs)
+
+    return declare
+
+
+def write_config() -> None:
+    @webop.on.create(Thing, id="create")
+    async def create(client: webop.AsyncClient, name: str, patch: webop.Patch, **_: Any) -> None:
+        await client.apply(build_config(name))
+        patch.status["done"] = True
+
+
+def write_config_with_webhook() -> None:
+    write_config()
+    webop.on.validate(Thing)(lambda **_: None)
+
+
+def write_package(folder: Path, name: str, **modules: str) -> None:
+    (folder / name).mkdir(parents=True)
+    (folder / name / "__init__.py").touch()
+    for module, text in modules.items():
+        (folder / name / f"{module}.py").write_text(textwrap.dedent(text))
+
+
+def run_pytest(folder: Path, text: str) -> str:
+    head = "import sys, pytest, webop\nfrom webop.testing import simulated\n"
+    (folder / "test_inner.py").write_text(head + textwrap.dedent(text))
+    (folder / "pytest.ini").write_text("[pytest]\n")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_inner.py"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr
+
+
+# 1. Green although nothing was tested.
+
+
+@pytest.mark.parametrize(
+    ("method", "plural"),
+    [
+        ("PATCH", "configmap"),
+        ("PATCH", "things.simulated.webop.dev"),  # as cluster.list() and finish() take it
+        ("PATCH", Thing),  # as cluster.get() takes it
+        ("update", "configmaps"),  # a verb of RBAC
+    ],
+)
+def test_an_ordered_failure_that_concerns_no_request_is_silently_none(
+    method: str, plural: Any
+) -> None:
+    def test(cluster: SimulatedCluster) -> list[str]:
+        cluster.fail(method, plural, status=500, times=2)
+        create_and_settle(cluster)
+        return [str(cluster.now)]
+
+    calm = run(
+        write_config, test=lambda cluster: [create_and_settle(cluster), str(cluster.now)][1:]
+    )
+    try:
+        disturbed = run(write_config, test=test)
+    except (TypeError, ValueError, AssertionError):
+        return  # it says so
+    assert disturbed != calm, "no request has failed"
+
+
+def test_play_with_a_kind_that_does_not_exist_is_silently_nothing() -> None:
+    with pytest.raises((ValueError, AssertionError, webop.APIError)):
+        run(write_config, test=lambda cluster: cluster.play("jobz"))
+
+
+@pytest.mark.parametrize("options", [{"seeds": 0}, {"seeds": -1}, {"replicas": 0}])
+def test_no_seeds_or_no_replicas_are_green(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(options))):
+        simulated(write_config, **options)(lambda cluster: None)()
+
+
+def test_handlers_of_an_installed_package_are_gone_after_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "site-packages"  # as with tox or nox, which install the project
+    write_package(folder, "sceptic_installed", handlers=HANDLERS)
+    monkeypatch.syspath_prepend(str(folder))
+
+    def test(cluster: SimulatedCluster) -> list[dict[str, Any]]:
+        first = create_and_settle(cluster)
+        cluster.restart()
+        return [first, create_and_settle(cluster, "two")]
+
+    assert run("sceptic_installed.handlers", test=test) == [{"done": True}] * 2
+
+
+def test_handlers_of_a_project_behind_a_link_are_gone_after_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_package(tmp_path / "real", "sceptic_linked", handlers=HANDLERS)
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    monkeypatch.syspath_prepend(str(tmp_path / "link"))
+
+    def test(cluster: SimulatedCluster) -> list[dict[str, Any]]:
+        first = create_and_settle(cluster)
+        cluster.restart()
+        return [first, create_and_settle(cluster, "two")]
+
+    assert run("sceptic_linked.handlers", test=test) == [{"done": True}] * 2
+
+
+# 2. What the test replaces is not replaced.
+
+
+@pytest.fixture
+def uploading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    name = f"sceptic_{tmp_path.name}".replace("-", "_")[:60]
+    handlers = f"""
+    import webop
+    from {name} import storage
+
+    @webop.on.create("things", id="create")
+    async def create(patch, **_):
+        patch.status["stored"] = storage.upload()
+    """
+    write_package(tmp_path, name, handlers=handlers, storage="def upload(): return 'for real'")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return name
+
+
+def test_a_patch_made_before_the_run_has_no_effect_and_the_real_function_is_called(
+    uploading: str,
+) -> None:
+    name = f"{uploading}.storage.upload"
+    with (
+        mock.patch(name, return_value="faked"),
+        pytest.raises(webop.ConfigurationError, match="upload is patched, but its module"),
+    ):
+        run(f"{uploading}.handlers")
+    replaced = {name: lambda: "faked"}
+    assert run(f"{uploading}.handlers", replace=replaced) == {"stored": "faked"}
+    with pytest.raises(webop.ConfigurationError, match="replace= names"):
+        run(f"{uploading}.handlers", replace={"absent.upload": None})
+
+
+def test_a_patch_made_in_the_run_is_lost_at_a_restart_and_the_real_function_is_called(
+    uploading: str,
+) -> None:
+    def test(cluster: SimulatedCluster) -> list[dict[str, Any]]:
+        with mock.patch(f"{uploading}.storage.upload", return_value="faked"):
+            first = create_and_settle(cluster)
+            cluster.restart()
+            return [first, create_and_settle(cluster, "two")]
+
+    with pytest.raises(webop.ConfigurationError, match="upload is patched, but its module"):
+        run(f"{uploading}.handlers", test=test)
+
+
+# 3. settle() ends too early.
+
+
+def fail_once() -> None:
+    @webop.on.create(Thing, id="create")
+    async def create(retry: int, patch: webop.Patch, **_: Any) -> None:
+        if not retry:
+            raise webop.TemporaryError("not yet", delay=120)
+        patch.status["done"] = True
+
+
+@pytest.mark.parametrize("end", ["kill", "stop"])
+def test_settle_does_not_wait_for_an_attempt_that_was_due_before_a_restart(end: str) -> None:
+    def test(cluster: SimulatedCluster) -> dict[str, Any]:
+        cluster.create(build_thing())
+        cluster.advance(seconds=10)
+        getattr(cluster, end)()
+        cluster.restart()
+        cluster.settle()
+        return get_status(cluster)
+
+    assert run(fail_once, test=test) == {"done": True}
+
+
+@pytest.mark.parametrize("is_started_again", [True, False])
+def test_settle_does_not_wait_for_a_leader(*, is_started_again: bool) -> None:
+    def test(cluster: SimulatedCluster) -> dict[str, Any]:
+        cluster.advance(minutes=1)
+        lease = cluster.list("leases.coordination.k8s.io", **HERE)[0]
+        cluster.kill(int(lease["spec"]["holderIdentity"].split("-")[1]))
+        if is_started_again:
+            cluster.start()
+        return create_and_settle(cluster)
+
+    assert run(write_config, test=test, replicas=2) == {"done": True}
+
+
+def test_settle_does_not_wait_for_a_controller_that_the_test_plays() -> None:
+    def build() -> None:
+        @webop.reconcile(Thing, owns=["jobs.batch"], reads=["jobs.batch"])
+        async def build(name: str, children: webop.Children, patch: webop.Patch, **_: Any) -> None:
+            pod = {"restartPolicy": "Never", "containers": [{"name": "main", "image": "x"}]}
+            head = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}}
+            job = await children.apply({**head, "spec": {"template": {"spec": pod}}})
+            patch.status["succeeded"] = job.object.get("status", {}).get("succeeded", 0)
+
+    def test(cluster: SimulatedCluster) -> dict[str, Any]:
+        cluster.play("jobs", after=30)
+        return create_and_settle(cluster)
+
+    assert run(build, test=test) == {"succeeded": 1}
+
+
+# 4. Red although the operator is right.
+
+
+def test_requests_of_the_test_fail_when_a_seed_kills_the_webhooks() -> None:
+    def test(cluster: SimulatedCluster) -> None:
+        for number in range(20):
+            cluster.create(build_thing(f"t{number}"))
+
+    run(write_config_with_webhook, test=test, seeds=40)
+
+
+def test_a_process_cannot_be_started_in_an_async_handler() -> None:
+    async def work(**_: Any) -> str:
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec("echo", "made", stdout=pipe)
+        return (await process.communicate())[0].decode()
+
+    with pytest.raises(SimulationError, match=r"work\(\) uses loop\.subprocess_exec\(\)"):
+        run(declare_async(work))
+
+
+def test_a_handler_whose_warning_is_an_error_never_ends() -> None:
+    def work(**_: Any) -> bool:
+        end = REAL_TIME() + 1.2  # a slow machine is enough
+        while REAL_TIME() < end:
+            pass
+        return True
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # as filterwarnings = error
+        with pytest.raises(UserWarning, match="more than 1 s of real time"):
+            run(declare_sync(work))
+
+
+def test_metrics_of_a_module_cannot_be_declared_at_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metrics = 'import prometheus_client\nMADE = prometheus_client.Counter("sceptic_made", "x")\n'
+    write_package(tmp_path, "sceptic_metrics", handlers=metrics + HANDLERS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert run("sceptic_metrics.handlers", seeds=2) == {"done": True}
+
+
+# 5. Clocks and chance that are not those of the simulation.
+
+
+def test_monotonic_times_of_an_import_are_of_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handlers = """
+    import time
+    from dataclasses import dataclass, field
+
+    import webop
+
+    STARTED = time.monotonic()
+
+    @dataclass
+    class Cache:
+        filled_at: float = field(default_factory=time.monotonic)
+
+    @webop.on.create("things", id="create")
+    async def create(patch, **_):
+        from . import imported_late
+
+        now = time.monotonic()
+        ages = [now - STARTED, now - Cache().filled_at, now - imported_late.get_time()]
+        patch.status["sane"] = [0 <= age < 60 for age in ages]
+    """
+    late = "import time\ndef get_time(): return time.monotonic()"
+    write_package(tmp_path, "sceptic_clocks", handlers=handlers, imported_late=late)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert run("sceptic_clocks.handlers") == {"sane": [True, True, True]}
+
+
+def test_a_sleep_that_the_test_module_imported_by_its_name_is_real() -> None:
+    def work(**_: Any) -> bool:
+        began = REAL_TIME()
+        sleep_by_its_name(2)
+        return REAL_TIME() - began < 1
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert run(declare_sync(work)) == {"result": True}
+
+
+# 6. Messages that do not help.
+
+
+@pytest.mark.parametrize("how", ["fail", "raises"])
+def test_a_failure_by_pytest_itself_has_no_seed(how: str) -> None:
+    def test(cluster: SimulatedCluster) -> None:
+        if how == "fail":
+            pytest.fail("too many jobs")
+        with pytest.raises(webop.APIError):
+            cluster.list("configmaps")
+
+    with pytest.raises(BaseException, match=r"too many jobs|DID NOT RAISE") as found:
+        run(write_config, test=test)
+    assert "WEBOP_SEED=0" in "".join(getattr(found.value, "__notes__", []))
+
+
+def test_the_last_steps_do_not_show_what_has_failed() -> None:
+    def test(cluster: SimulatedCluster) -> None:
+        cluster.fail("PATCH", "configmaps", lost=True)
+        cluster.fail("PATCH", "things", status=503)
+        create_and_settle(cluster)
+        raise AssertionError("the end")
+
+    with pytest.raises(AssertionError, match="the end") as found:
+        run(write_config, test=test)
+    (note,) = found.value.__notes__
+    assert "503" in note
+    assert "lost" in note
+
+
+def test_a_connection_by_a_library_is_not_told_with_the_line_of_the_handler() -> None:
+    async def work(**_: Any) -> None:
+        async with httpx.AsyncClient() as client:
+            await client.get("http://backups.example.com/")
+
+    with pytest.raises(SimulationError, match=r"work\(\) connects to backups\.example\.com"):
+        run(declare_async(work))
+
+
+def test_an_ordered_status_that_is_not_listed_is_a_key_error_in_the_handler() -> None:
+    async def work(client: webop.AsyncClient, **_: Any) -> str:
+        try:
+            await client.get("configmaps", "one", **HERE)
+        except webop.APIStatusError as exc:
+            return f"{exc.status}"
+        except KeyError:
+            return "KeyError"
+        return ""
+
+    def test(cluster: SimulatedCluster) -> dict[str, Any]:
+        cluster.fail("GET", "configmaps", status=502)
+        return create_and_settle(cluster)
+
+    assert run(declare_async(work), test=test) == {"result": "404"}  # after another try
+
+
+# 7. Memory.
+
+
+def test_each_run_with_a_sync_daemon_stays_in_memory() -> None:
+    def follow() -> None:
+        @webop.daemon(Thing)
+        def follow(stopped: Any, **_: Any) -> None:
+            stopped.wait()
+
+    def count() -> int:
+        gc.collect()
+        return sum(isinstance(each, World) for each in gc.get_objects())
+
+    before = count()
+    run(follow, seeds=5)
+    assert count() <= before + 1
+
+
+# 8. Seeds that are all the same.
+
+
+def test_most_seeds_disturb_nothing() -> None:
+    blows: list[int] = []
+
+    def collect(cluster: SimulatedCluster) -> None:
+        create_and_settle(cluster)
+        cluster.advance(minutes=1)
+        blows.append(len(cluster._world.blows))
+
+    simulated(write_config, given=[Thing], seeds=41)(collect)()
+    assert blows[0] == 0
+    assert sum(each > 0 for each in blows) > 30
