@@ -39,6 +39,7 @@ from webop.testing.simulation.virtual_threads import (
 )
 
 _PAUSES = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 3600.0)  # of discovery: watches bring the news
+RENEWAL = 21600.0  # seconds between renewals of a single replica's record: nobody reads it
 _IMPORTED_LATE = [management]  # by operators: their clock must be known before
 _SLEEP, _MONOTONIC = time.sleep, time.monotonic
 
@@ -103,6 +104,8 @@ class Clocks:
             # What only wakes up regularly would take most of the time of long runs.
             stack.enter_context(mock.patch.object(operator, "measure_lag", _measure_nothing))
             stack.enter_context(mock.patch.object(observer, "_PAUSES", _PAUSES))
+            stack.enter_context(mock.patch.object(management, "_LONGEST_PAUSE", RENEWAL))
+            stack.enter_context(mock.patch.object(management, "detect_process", str))
             self.adopt(module for name, module in sys.modules.items() if _is_webop(name))
             try:
                 yield

@@ -17,6 +17,7 @@ from webop.reactor.entry import Entry, State
 from webop.reactor.observer import Scope
 from webop.runtime.operator import Operator, OperatorOptions
 from webop.servers.base import WebhookClientConfig, WebhookFn
+from webop.testing.simulation.clocks import RENEWAL
 from webop.testing.simulation.network import SimulatedTransport
 from webop.testing.simulation.virtual_loop import Process, current_process
 
@@ -105,13 +106,15 @@ class Replica(Process):
         webop.on.startup(registry=registry, id="simulation")(self._prepare)
         settings = webop.OperatorSettings()
         self._use_threads(settings)
+        # A single one is a container that starts again in its pod, and takes its record over.
+        identity = "replica" if world.replica_count == 1 else self.identity
         return Operator(
             OperatorOptions(
                 registry=registry,
                 settings=settings,
                 vault=Vault({"simulation": _log_in()}),
                 scope=Scope(clusterwide=True),
-                identity=self.identity,
+                identity=identity,
                 transport_factory=lambda _: SimulatedTransport(world.network, self),
             )
         )
@@ -128,9 +131,9 @@ class Replica(Process):
         settings.admission.server = self.serve
         settings.admission.managed = settings.admission.managed or _NAME
         settings.peering.standalone = True
-        is_alone = self._world.replica_count == 1
-        if is_alone:
+        if self._world.replica_count == 1:
             settings.leadership.lease_name = None
+            settings.admission.replica_lifetime = 3 * RENEWAL
         elif not settings.leadership.lease_name:
             settings.leadership.lease_name = "simulated"
             settings.leadership.lease_namespace = "default"
