@@ -9,6 +9,9 @@ import datetime as dt
 import functools
 import inspect
 import os
+import shlex
+import sys
+import unittest
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -79,25 +82,30 @@ def simulated(
         if "cluster" not in signature.parameters:
             raise TypeError(f"{test.__qualname__}() must have an argument `cluster`.")
 
+        others = [one for name, one in signature.parameters.items() if name != "cluster"]
+        visible = signature.replace(parameters=others)
+
         @functools.wraps(test)
         def run(*args: Any, **kwargs: Any) -> None:
             own = os.environ.get(_SEED)
             numbers: Sequence[int] = range(seeds) if not own else [int(own)]
+            arguments = visible.bind(*args, **kwargs).arguments
             for seed in numbers:
-                _run_outside_of_loops(functools.partial(run_once, seed, args, kwargs))
+                _run_outside_of_loops(functools.partial(run_once, seed, arguments))
 
-        def run_once(seed: int, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        def run_once(seed: int, arguments: dict[str, Any]) -> None:
             world = World(seed, Sources(handlers), **options)
+            whole: Any = {**arguments, "cluster": SimulatedCluster(world)}
+            bound = inspect.BoundArguments(signature, whole)
             try:
                 with world.living():
-                    test(*args, cluster=SimulatedCluster(world), **kwargs)
+                    test(*bound.args, **bound.kwargs)
             except Exception as exc:
-                exc.add_note(_explain(world, test))
+                exc.add_note(_explain(world, test, bound.args))
                 raise
 
-        kept = [one for name, one in signature.parameters.items() if name != "cluster"]
         result: Any = run
-        result.__signature__ = signature.replace(parameters=kept)
+        result.__signature__ = visible
         del result.__wrapped__  # pytest would look for a fixture
         return run
 
@@ -113,12 +121,23 @@ def _run_outside_of_loops(call: Callable[[], None]) -> None:
         pool.submit(contextvars.copy_context().run, call).result()
 
 
-def _explain(world: World, test: Test) -> str:
-    present = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
-    command = f"pytest '{present}'" if present else f"(the test {test.__qualname__})"
+def _explain(world: World, test: Test, args: Sequence[Any]) -> str:
     story = "\n  ".join(world.story)
     return (
-        f"Seed {world.seed}. To run it again: {_SEED}={world.seed} {command}\n"
+        f"Seed {world.seed}. To run it again: {_SEED}={world.seed} {_find_command(test, args)}\n"
         f"It happened at {world.read_clock():%Y-%m-%d %H:%M:%S} of the simulation. "
         f"The last steps:\n  {story}"
     )
+
+
+def _find_command(test: Test, args: Sequence[Any]) -> str:
+    """Return the command that runs a test again, for a shell."""
+    if present := os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]:
+        escaped = present.replace("'", "'\\''")
+        return f"pytest '{escaped}'"
+    if args and isinstance(args[0], unittest.TestCase):
+        module, _, name = args[0].id().partition(".")
+        if module == "__main__":
+            return f"python {shlex.quote(sys.argv[0])} {name}"
+        return f"python -m unittest {module}.{name}"
+    return f"(the test {test.__qualname__})"
