@@ -66,7 +66,7 @@ class Cluster:
         self.store = Store()
         self.kinds = Kinds(self.store, now, kinds)
         self._writer = Writer(self.store, now, rng, admission or Admission())
-        self._writer.owners = Owners() if applies else None
+        self._writer.owners = Owners(self.store) if applies else None
         self._writer.collects = collects
         self._now = now
         for name in ("default", "kube-system"):

@@ -12,9 +12,10 @@ import os
 import shlex
 import sys
 import unittest
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from webop.controlplane.cluster_client import read_manifest
 from webop.testing.simulation.simulated_cluster import SimulatedCluster
 from webop.testing.simulation.sources import Source, Sources
 from webop.testing.simulation.world import World
@@ -73,7 +74,12 @@ def simulated(
     if now.utcoffset() is None:
         raise ValueError(f"now= must be a datetime with a time zone, got {now!r}.")
     options: dict[str, Any] = {"now": now.astimezone(dt.UTC), "replicas": replicas}
-    options |= {"given": list(given), "faults": faults}
+    options |= {"faults": faults}
+    manifests = list(given)
+
+    @functools.cache
+    def read_given() -> list[Mapping[str, Any]]:
+        return [body for each in manifests for body in read_manifest(each)]
 
     def decorate(test: Test) -> Callable[..., None]:
         signature = inspect.signature(test)
@@ -94,7 +100,7 @@ def simulated(
                 _run_outside_of_loops(functools.partial(run_once, seed, arguments))
 
         def run_once(seed: int, arguments: dict[str, Any]) -> None:
-            world = World(seed, Sources(handlers), **options)
+            world = World(seed, Sources(handlers), given=read_given(), **options)
             whole: Any = {**arguments, "cluster": SimulatedCluster(world)}
             bound = inspect.BoundArguments(signature, whole)
             try:

@@ -56,6 +56,13 @@ class Sources:
     def kept(self) -> Iterator[None]:
         """Put all modules back after a block."""
         before = {name: sys.modules[name] for name in self._list_own()}
+        places = [name.rpartition(".") for name in before]
+        # A package can have another thing under the name of a module of it.
+        named = [
+            (package, own, vars(package)[own])
+            for parent, _, own in places
+            if (package := sys.modules.get(parent)) is not None and own in vars(package)
+        ]
         path = list(sys.path)
         try:
             yield
@@ -64,10 +71,8 @@ class Sources:
                 del sys.modules[name]
             sys.modules.update(before)
             sys.path[:] = path
-            for name, module in before.items():
-                parent, _, own = name.rpartition(".")
-                if parent in sys.modules:
-                    setattr(sys.modules[parent], own, module)
+            for package, own, value in named:
+                setattr(package, own, value)
 
     def _list_own(self) -> list[str]:
         starts = tuple(f"{folder}{os.sep}" for folder in self._folders)
@@ -83,7 +88,8 @@ def _is_foreign(name: str, module: ModuleType) -> bool:
     """Tell whether a module is a test, the main one, or of a library."""
     stem = name.rpartition(".")[2]
     is_test = stem.startswith("test_") or stem.endswith("_test") or stem == "conftest"
-    return is_test or name == "__main__" or "site-packages" in (module.__file__ or "")
+    is_library = name.partition(".")[0] == "webop" or "site-packages" in (module.__file__ or "")
+    return is_test or is_library or name == "__main__"
 
 
 def _find_folder(source: str) -> Path:
