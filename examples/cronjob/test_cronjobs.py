@@ -87,7 +87,7 @@ def test_kills_and_failures_lose_no_run_and_repeat_none(cluster: SimulatedCluste
         cluster.create(build(name, successfulJobsHistoryLimit=limit))
     jobs: dict[str, Any] = {}
     for hour, succeeded in enumerate([False, True, False, True, True, True, True]):
-        cluster.fail("PATCH", "jobs", status=500, times=hour)
+        cluster.fail("PATCH", "jobs", status=500, times=hour + 1)
         cluster.fail("PATCH", "jobs", lost=True)
         cluster.advance(seconds=(FIRST - cluster.now).total_seconds() + 3600 * hour + 0.02)
         if hour % 3 == 1:
@@ -190,7 +190,8 @@ async def test_a_job_starts_and_is_deleted_on_a_cluster(
     clock = Clock(dt.datetime.now(dt.UTC))
     monkeypatch.setattr(webop, "now", lambda: clock.now)  # of the operator, in another thread
     spec = {"schedule": "* * * * *", "successfulJobsHistoryLimit": 0}
-    created: Any = await client.create(build(**here, **spec))
+    await client.create(build(**here, **spec))
+    created = await client.wait_for(CronJob, "hello", "Available", **here)
     clock.advance(hours=1)
     due = clock.now.replace(second=0, microsecond=0)
     change = {"spec": {"jobTemplate": {"metadata": {"labels": {"app": "hello"}}}}}
@@ -198,7 +199,7 @@ async def test_a_job_starts_and_is_deleted_on_a_cluster(
     job = await client.wait_for(Job, f"hello-{due.timestamp():.0f}", bool, **here)
     meta: Any = job.metadata
     assert meta.annotations["batch.example.com/scheduled-at"] == due.isoformat()
-    assert meta.owner_references[0].uid == created["metadata"]["uid"]
+    assert meta.owner_references[0].uid == created.metadata.uid
     assert meta.labels["app"] == "hello"
     stamp = f"{START:%Y-%m-%dT%H:%M:%SZ}"
     done = [{"type": each, "status": "True"} for each in ("SuccessCriteriaMet", "Complete")]

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from datetime import datetime
 
 from tests.kit.memory_cluster import MemoryCluster
+from webop.testing.apiserver.conversions import Converter
 from webop.testing.apiserver.webhooks import Webhooks
 
 
@@ -21,7 +22,12 @@ class APIServer(MemoryCluster):
     """
 
     def __init__(
-        self, now: Callable[[], datetime], rng: random.Random, *, applies: bool = False
+        self,
+        now: Callable[[], datetime],
+        rng: random.Random,
+        *,
+        applies: bool = False,
+        converter: Converter | None = None,
     ) -> None:
         self.webhooks = Webhooks(rng)
-        super().__init__(now, rng, applies=applies, admission=self.webhooks)
+        super().__init__(now, rng, applies=applies, admission=self.webhooks, converter=converter)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.kit.processes import run_module
-from tests.simulation.conformance import Conformance, builtin_schemas
+from tests.simulation.conformance import Conformance, builtin_schemas, conversions
 from tests.simulation.conformance.definitions import tell
 from tests.simulation.conformance.sides import RealSide, SimulatedSide
 from tests.simulation.conformance.strictness import compare
@@ -57,6 +57,11 @@ def test_definitions_come_change_and_go_alike_on_both_servers(webop_cluster: Loc
     # The real server takes its time: 2 s until it creates objects, 5 s until a definition is gone.
     with contextlib.closing(RealSide(webop_cluster)) as real:
         assert not tell(real, SimulatedSide(_SEED))
+
+
+def test_objects_are_converted_by_both_servers_alike(webop_cluster: LocalCluster) -> None:
+    differences = conversions.tell(webop_cluster)
+    assert not differences, "\n".join(map(str, differences))
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ _IDENTITY = ("apiVersion", "kind")
 _SIZES: dict[type, str] = {dict: "Properties", list: "Items", str: "Length"}
 
 
-def fit(value: Any, schema: Json, *, drops_misfits: bool = False) -> Any:
+def fit(value: Any, schema: Json, *, drops_misfits: bool = False, fills: bool = True) -> Any:
     """Return a value with defaults, without unknown fields and forbidden nulls.
 
     Both share the unchanged parts.
@@ -40,10 +40,11 @@ def fit(value: Any, schema: Json, *, drops_misfits: bool = False) -> Any:
         value: the value.
         schema: its schema.
         drops_misfits: whether values of another type are dropped, too; ABSENT_FIELD stands for one.
+        fills: whether absent fields get their defaults.
     """
     if drops_misfits and not _can_have(schema, value):
         return ABSENT_FIELD
-    again = partial(fit, drops_misfits=drops_misfits)
+    again = partial(fit, drops_misfits=drops_misfits, fills=fills)
     if isinstance(value, list) and (part := schema.get("items")):
         items = (again(item, part) for item in value)
         return [item for item in items if item is not ABSENT_FIELD]
@@ -54,7 +55,8 @@ def fit(value: Any, schema: Json, *, drops_misfits: bool = False) -> Any:
     for key in dict.fromkeys((*value, *known)):
         part, item = known.get(key, rest), value.get(key, ABSENT_FIELD)
         if isinstance(part, dict):
-            for each in (item, part.get("default", ABSENT_FIELD)):
+            default = part.get("default", ABSENT_FIELD) if fills else ABSENT_FIELD
+            for each in (item, default):
                 is_there = each is not ABSENT_FIELD and (each is not None or _takes_null(part))
                 item = again(each, part) if is_there else ABSENT_FIELD
                 if item is not ABSENT_FIELD:

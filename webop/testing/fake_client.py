@@ -16,8 +16,7 @@ import random
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from types import SimpleNamespace
-from typing import Any, Final, Self, overload
-from urllib.parse import parse_qsl, urlsplit
+from typing import Any, Self, overload
 
 import orjson
 import pydantic
@@ -49,14 +48,14 @@ from webop.objects.fields import Json, convert_to_json
 from webop.objects.patch import Patch
 from webop.objects.resources import Resource
 from webop.settings.groups import OperatorSettings
-from webop.testing.apiserver import Cluster, Request, Response, Watch
+from webop.testing.apiserver import Cluster, Watch
 from webop.testing.apiserver.builtin import list_kinds
 from webop.testing.apiserver.garbage import GarbageCollector
 from webop.testing.clock import Clock
+from webop.testing.conversions import convert
 from webop.testing.given import add_given
 from webop.testing.played_controllers import build_finished_status, build_ready_status
-
-_JSON: Final = {b"content-type": b"application/json"}
+from webop.testing.wire import JSON, Answer, parse_request
 
 
 class FakeClient(AsyncClient):
@@ -73,6 +72,9 @@ class FakeClient(AsyncClient):
     merge and JSON patches, server-side apply, finalizers, status subresources, selectors, dry runs,
     waiting. :attr:`sync` is the client for sync functions, also in tests that are not async. In a
     ``with`` block, :func:`webop.client.current` returns the client.
+
+    Objects of several versions are converted by the functions with ``@webop.on.convert`` of
+    ``webop.get_default_registry()``.
 
     Kubernetes' own kinds have their schemas and defaults. CEL rules need ``webop[test]``: a
     ``UserWarning`` names those that are not evaluated. There is no access control, and no handler
@@ -111,6 +113,7 @@ class FakeClient(AsyncClient):
             kinds=list_kinds(),
             applies=True,
             collects=garbage_collection,
+            converter=convert,
         )
         self._collector = GarbageCollector(self._server) if garbage_collection else None
         self._lock = threading.RLock()
@@ -118,7 +121,7 @@ class FakeClient(AsyncClient):
         self._namespace = namespace
         self._settings, self._memos = OperatorSettings(), Memos(Memo())
         super().__init__(self._build_requests())
-        add_given(self._server, given, namespace)
+        add_given(self._server, given, namespace, converts=True)
 
     def __enter__(self) -> Self:
         self._blocks.append(block := self._be_current())
@@ -398,41 +401,17 @@ class _Transport:
     async def send(self, request: transport.Request) -> transport.Response:
         """Send a request, wait for the head of its response."""
         await asyncio.sleep(0)  # others have their turn, as in a network
-        parts = urlsplit(request.target)
-        query = dict(parse_qsl(parts.query, keep_blank_values=True))
-        lines = (line.partition(": ") for line in request.headers.decode().splitlines())
-        headers = {name.lower(): value for name, _, value in lines}
-        sent = Request(request.method, parts.path, query, headers, request.content)
+        sent = parse_request(request, "admin")
         with self._lock:
-            if query.get("watch") in ("true", "1"):
+            if sent.query.get("watch") in ("true", "1"):
                 begun = self._server.watch(sent)
                 if isinstance(begun, Watch):
                     return _Events(begun)
-                return _Content(begun)
+                return Answer(begun)
             response = self._server.handle(sent)
             if self._collector is not None:
                 self._collector.run()
-            return _Content(response)
-
-    async def aclose(self) -> None:
-        """There is nothing to close."""
-
-
-class _Content:
-    """A response that is complete."""
-
-    is_complete = True
-
-    def __init__(self, response: Response) -> None:
-        self.status = response.status
-        extra = {name.lower().encode(): text.encode() for name, text in response.headers.items()}
-        self.headers: Mapping[bytes, bytes] = _JSON | extra
-        self._content = response.encode()
-
-    async def receive(self) -> bytes:
-        """Return the content, then nothing."""
-        content, self._content = self._content, b""
-        return content
+            return Answer(response)
 
     async def aclose(self) -> None:
         """There is nothing to close."""
@@ -443,7 +422,7 @@ class _Events:
 
     status = 200
     is_complete = False
-    headers: Mapping[bytes, bytes] = _JSON
+    headers: Mapping[bytes, bytes] = JSON
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch

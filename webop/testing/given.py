@@ -1,4 +1,4 @@
-"""What exists in an API server in memory at the start."""
+"""Fill an API server in memory with the objects that exist at the start."""
 
 from __future__ import annotations
 
@@ -11,18 +11,23 @@ from webop.controlplane.cluster_client import Manifest, read_manifest
 from webop.errors import ConfigurationError
 from webop.objects.fields import Json
 from webop.testing.apiserver import Cluster, Request
+from webop.testing.conversions import add_conversions
 
 _CRD: Final = "CustomResourceDefinition"
 _ORDER: Final = {_CRD: 0, "Namespace": 1}
 
 
-def add_given(server: Cluster, given: Iterable[Manifest], namespace: str) -> None:
+def add_given(
+    server: Cluster, given: Iterable[Manifest], namespace: str, *, converts: bool = False
+) -> None:
     """Create definitions, namespaces and objects, with their statuses.
 
     Args:
         server: where.
         given: as for ``LocalCluster.apply``.
         namespace: that of objects that name none; it is created, too.
+        converts: whether definitions say, as operators do, that the kinds with functions are
+            converted.
 
     Raises:
         ConfigurationError: an object is invalid, or its kind is unknown.
@@ -32,9 +37,12 @@ def add_given(server: Cluster, given: Iterable[Manifest], namespace: str) -> Non
         # Each version of a kind has the definition of all versions.
         if body["kind"] != _CRD or body not in bodies:
             bodies.append(body)
+    copies = orjson.loads(orjson.dumps(bodies))
+    if converts:
+        add_conversions(body for body in copies if body["kind"] == _CRD)
     _add_namespace(server, namespace)
-    for body in sorted(bodies, key=lambda body: _ORDER.get(body["kind"], 2)):
-        _add(server, orjson.loads(orjson.dumps(body)), namespace)
+    for body in sorted(copies, key=lambda body: _ORDER.get(body["kind"], 2)):
+        _add(server, body, namespace)
 
 
 def _add(server: Cluster, body: Json, namespace: str) -> None:

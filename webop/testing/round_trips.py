@@ -6,14 +6,10 @@ Flow: :func:`check_round_trips` → objects of hypothesis → the functions of
 
 from __future__ import annotations
 
-import asyncio
 import importlib.util
 import json
-from concurrent.futures import ThreadPoolExecutor
 from itertools import permutations
 from typing import Any
-
-import pydantic
 
 from webop.errors import ConfigurationError, MisfitError
 from webop.handlers.model import ConversionHandler
@@ -23,6 +19,7 @@ from webop.models.versions import FunctionCall, Model, Versions, collect_version
 from webop.objects.diffs import diff
 from webop.objects.field_errors import render_path
 from webop.objects.fields import Json
+from webop.testing.conversions import call_converter
 
 
 def check_round_trips(
@@ -60,23 +57,14 @@ def check_round_trips(
             f"The registry has no converters of {name}: import the module with the functions, or "
             "pass registry=."
         )
-    with ThreadPoolExecutor(1) as pool:  # async functions need a loop that does not run
-        for source, target in permutations(models, 2):
-            trip = _RoundTrip(kinds[name], source, target, pool)
-            trip.check(examples)
+    for source, target in permutations(models, 2):
+        _RoundTrip(kinds[name], source, target).check(examples)
 
 
 class _RoundTrip:
     """The way of an object to another version and back."""
 
-    def __init__(
-        self,
-        kind: Versions[ConversionHandler],
-        source: Model,
-        target: Model,
-        pool: ThreadPoolExecutor,
-    ) -> None:
-        self._pool = pool
+    def __init__(self, kind: Versions[ConversionHandler], source: Model, target: Model) -> None:
         self._source = source
         before, after = get_definition(source).version, get_definition(target).version
         there, back = kind.find_path(before, after), kind.find_path(after, before)
@@ -110,7 +98,7 @@ class _RoundTrip:
     def _convert(self, handler: ConversionHandler, body: Json, origin: Json) -> Json:
         try:
             call = FunctionCall.begin(handler.source, body)
-            return call.end(handler.target, self._call(handler, call.model))
+            return call.end(handler.target, call_converter(handler, call.model))
         except MisfitError as exc:
             version = get_definition(handler.source).version
             why = f"the object does not fit {version}: {exc}\nThe object: {_show(body)}"
@@ -118,15 +106,6 @@ class _RoundTrip:
             why = f"{handler}: {exc!r}" if not isinstance(exc, ValueError) else f"{handler}: {exc}"
             raise AssertionError(f"{self._name}: {why}\n{_show(origin)}") from exc
         raise AssertionError(f"{self._name}: {why}\nIt was made of: {_show(origin)}")
-
-    def _call(self, handler: ConversionHandler, model: pydantic.BaseModel) -> Any:
-        if not handler.is_async:
-            return handler.fn(model)
-
-        async def call() -> Any:
-            return await handler.fn(model)
-
-        return self._pool.submit(asyncio.run, call()).result()
 
 
 def _show(value: Any) -> str:

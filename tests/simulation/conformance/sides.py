@@ -136,8 +136,8 @@ class _RealStream:
 
 
 class SimulatedSide:
-    def __init__(self, seed: int) -> None:
-        self.cluster = APIServer(lambda: datetime.now(UTC), random.Random(seed))
+    def __init__(self, seed: int, **options: Any) -> None:
+        self.cluster = APIServer(lambda: datetime.now(UTC), random.Random(seed), **options)
 
     def send(self, request: Request) -> tuple[int, Any]:
         return _split(self.cluster.handle(request))

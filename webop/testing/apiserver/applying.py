@@ -4,21 +4,25 @@
 mappings. A field is the path to a leaf of the tree; other lists are leaves.
 
 The owners are not in the objects: ``metadata.managedFields`` stays absent, and an apply that only
-changes owners does not change the resource version.
+changes owners does not change the resource version. Fields have the names of the version that their
+owner has written; objects are converted to it to compare them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from webop.models.cel_rules import LIST_KEYS, LIST_TYPE, MAP_TYPE
 
 from .kinds import Kind
 from .messages import Json, Refusal
+from .patches import is_same
 from .store import Change, Store
 
 Path = tuple[Any, ...]
+Leaves = dict[Path, Any]
 
 _IDENTITY = {"name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp"}
 
@@ -32,11 +36,20 @@ class _Atomic(dict[str, Any]):
 
 
 class Owner(NamedTuple):
-    """A manager with its way to write: one that also writes otherwise is another owner then."""
+    """A manager with its way to write: one that also writes otherwise is another owner then.
+
+    Attributes:
+        api_version: of its fields.
+    """
 
     manager: str
-    is_applying: bool
+    api_version: str
     subresource: str = ""
+    is_applying: bool = False
+
+    def replaces(self, other: Owner) -> bool:
+        """Return whether the other one is the same manager, and it applied, in any version."""
+        return self.is_applying and self == other._replace(api_version=self.api_version)
 
 
 class Owners:
@@ -51,36 +64,50 @@ class Owners:
             self._owners.pop(change.seen["metadata"]["uid"], None)
 
     def note(self, kind: Kind, old: Json | None, new: Json, manager: str) -> None:
-        """Give the fields that a write has changed to its manager."""
-        before, after = _list_leaves(kind, old or {}), _list_leaves(kind, new)
-        changed = {
-            path for path, value in after.items() if path not in before or before[path] != value
-        }
-        owners = self._owners.setdefault(new["metadata"]["uid"], {})
-        for fields in owners.values():
-            fields.difference_update(changed, before.keys() - after.keys())
-        owners.setdefault(Owner(manager, is_applying=False), set()).update(changed)
+        """Give the fields that a write has changed to its manager.
+
+        If the object cannot be converted for that, the owners are forgotten until the next apply.
+        """
+        uid, owner = new["metadata"]["uid"], Owner(manager, kind.api_version)
+        owners = self._owners.setdefault(uid, {}) if old is None else self._owners.get(uid)
+        if owners is None:
+            return
+        compare = _build_comparison(kind, old, new)
+        try:
+            states = [compare(key.api_version) for key in (*owners, owner)]
+        except Refusal:
+            del self._owners[uid]
+            return
+        for fields, (before, after) in zip(owners.values(), states, strict=False):
+            fields.difference_update(_find_changed(before, after), before.keys() - after.keys())
+        owners.setdefault(owner, set()).update(_find_changed(*states[-1]))
 
     def apply(self, kind: Kind, old: Json, config: Json, owner: Owner, *, is_forced: bool) -> Json:
-        """Return an object with the fields of a configuration.
+        """Return an object with the fields of a configuration; the same one if it has them.
 
         Raises:
             Refusal: other managers own fields of it that have other values.
         """
         config = _select_part(kind, config, owner.subresource)
-        owners = self._owners.get(old["metadata"]["uid"], {})
-        others = {key: fields for key, fields in owners.items() if key != owner}
-        present, wanted = _list_leaves(kind, old), _list_leaves(kind, config)
-        changed = {path for path in wanted.keys() & present if present[path] != wanted[path]}
-        conflicts = [(key, path) for key, fields in others.items() for path in fields & changed]
-        if conflicts and not is_forced:
-            raise _refuse_conflicts(kind, sorted(conflicts, key=str))
-        merged = _merge(_grow(kind, old), _grow(kind, config))
-        kept = {path[:end] for path in wanted for end in range(1, len(path) + 1)}
-        for path in owners.get(owner, set()).difference(kept, *others.values()):
-            _remove(merged, path)
-        made: Json = _shrink(merged)
-        return made
+        if (uid := old["metadata"]["uid"]) not in self._owners:
+            unknown = Owner("before-first-apply", kind.api_version)
+            self._owners[uid] = {unknown: set(_list_leaves(kind, old))}
+        owners = self._owners[uid]
+        others = {key: fields for key, fields in owners.items() if not owner.replaces(key)}
+        wanted = _list_leaves(kind, config)
+        merged: Json = _shrink(_merge(_grow(kind, old), _grow(kind, config)))
+        compare = _build_comparison(kind, old, merged)
+        conflicts = [
+            (key, path)
+            for key, fields in ({} if is_forced else others).items()
+            for path in fields & _find_changed(*compare(key.api_version))
+        ]
+        if conflicts:
+            raise _refuse_conflicts(sorted(conflicts, key=str))
+        others[owner] = {path[:end] for path in wanted for end in range(1, len(path) + 1)}
+        for key in filter(owner.replaces, owners):
+            merged = _prune(kind, merged, key.api_version, owners[key], others)
+        return old if is_same(merged, old) else merged
 
     def take(self, kind: Kind, old: Json | None, stored: Json, config: Json, owner: Owner) -> None:
         """Give the fields of an applied configuration to its manager.
@@ -88,13 +115,55 @@ class Owners:
         Other managers lose those that have changed.
         """
         config = _select_part(kind, config, owner.subresource)
-        before = {} if old is None else _list_leaves(kind, old)
-        after, wanted = _list_leaves(kind, stored), _list_leaves(kind, config)
+        compare = _build_comparison(kind, old, stored)
         owners = self._owners.setdefault(stored["metadata"]["uid"], {})
-        for fields in owners.values():
+        for key in [key for key in owners if owner.replaces(key)]:
+            del owners[key]
+        for key, fields in owners.items():
+            before, after = compare(key.api_version)
             lost = {path for path in fields if before.get(path) != after.get(path)}
             fields.difference_update(lost)
-        owners[owner] = wanted.keys() & after.keys()
+        owners[owner] = _list_leaves(kind, config).keys() & compare(kind.api_version)[1].keys()
+
+
+def _build_comparison(
+    kind: Kind, old: Json | None, new: Json
+) -> Callable[[str], tuple[Leaves, Leaves]]:
+    """Return what lists the fields of two states of an object in a version."""
+
+    @functools.cache
+    def compare(api_version: str) -> tuple[Leaves, Leaves]:
+        one = kind.find_version(api_version)
+        before = {} if old is None else _list_leaves(one, one.convert(old))
+        return before, _list_leaves(one, one.convert(new))
+
+    return compare
+
+
+def _find_changed(before: Leaves, after: Leaves) -> set[Path]:
+    return {path for path, value in after.items() if path not in before or before[path] != value}
+
+
+def _prune(
+    kind: Kind, merged: Json, api_version: str, fields: set[Path], others: dict[Owner, set[Path]]
+) -> Json:
+    """Return an object without the fields that only an earlier apply has owned, in its version."""
+    owned: dict[str, set[Path]] = {api_version: set()}
+    for key, paths in others.items():
+        owned.setdefault(key.api_version, set()).update(paths)
+    pruned, lost = merged, fields - owned[api_version]
+    if not lost:
+        return merged
+    for version, paths in owned.items():
+        one = kind.find_version(version)
+        whole = one.convert(merged)
+        if version != api_version:
+            lost = _list_leaves(one, whole).keys() - _list_leaves(one, one.convert(pruned)).keys()
+        tree = _grow(one, whole)
+        for path in lost - paths:
+            _remove(tree, path)
+        pruned = _shrink(tree)
+    return kind.convert(pruned)
 
 
 def _select_part(kind: Kind, config: Json, subresource: str) -> Json:
@@ -108,7 +177,7 @@ def _select_part(kind: Kind, config: Json, subresource: str) -> Json:
     }
 
 
-def _list_leaves(kind: Kind, raw: Json) -> dict[Path, Any]:
+def _list_leaves(kind: Kind, raw: Json) -> Leaves:
     """Return the fields of an object by their paths, except its identity."""
     return dict(_walk(_grow(kind, raw), ()))
 
@@ -209,13 +278,13 @@ def _remove(tree: Any, path: Path) -> None:
         del tree[name]
 
 
-def _refuse_conflicts(kind: Kind, conflicts: list[tuple[Owner, Path]]) -> Refusal:
+def _refuse_conflicts(conflicts: list[tuple[Owner, Path]]) -> Refusal:
     causes = [
         {
             "reason": "FieldManagerConflict",
             "message": f'conflict with "{owner.manager}"'
             + (f' with subresource "{owner.subresource}"' if owner.subresource else "")
-            + ("" if owner.is_applying else f" using {kind.api_version}"),
+            + ("" if owner.is_applying else f" using {owner.api_version}"),
             "field": _show(path),
         }
         for owner, path in conflicts

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 
+from .conversions import Converter
 from .kinds import BUILT_IN, CRDS, Kind, build_custom_kinds
 from .messages import Json, Request
 from .rules import list_unevaluated
@@ -25,11 +26,16 @@ class Kinds:
     """
 
     def __init__(
-        self, store: Store, now: Callable[[], datetime], others: Iterable[Kind] = ()
+        self,
+        store: Store,
+        now: Callable[[], datetime],
+        others: Iterable[Kind] = (),
+        converter: Converter | None = None,
     ) -> None:
         self.discovery_lag = 0.0
         self._store = store
         self._now = now
+        self._converter = converter
         self._served: dict[tuple[str, str, str], Kind] = {}
         self._told: list[tuple[datetime, tuple[Kind, ...]]] = []
         store.react = self._react
@@ -86,7 +92,7 @@ class Kinds:
             "CustomResource deletion is in progress",
         )
         crd = self._write(marked, dict(marked["metadata"]), {"conditions": [*conditions, begun]})
-        for kind in build_custom_kinds(crd):
+        for kind in build_custom_kinds(crd, self._converter):
             if (kind.group, kind.version, kind.plural) in self._served:
                 self._served[kind.group, kind.version, kind.plural] = kind
         self._publish()
@@ -149,7 +155,7 @@ class Kinds:
         table.advance(len(table.log))
         table.end_watches()  # the server starts again with it, and with its cache
         table.oldest = self._store.version
-        for kind in build_custom_kinds(crd):
+        for kind in build_custom_kinds(crd, self._converter):
             self._served[kind.group, kind.version, kind.plural] = kind
         self._publish()
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 
+from .conversions import Converter, Versions
 from .messages import Json
 
 CRDS = "customresourcedefinitions.apiextensions.k8s.io"
@@ -94,6 +95,7 @@ class Kind:
         frozen: the fields that updates cannot change.
         selectable: the fields of field selectors, with their values if they are absent.
         deletes_by: what becomes of the dependents of deleted objects by default.
+        versions: all versions of a custom kind.
     """
 
     group: str
@@ -119,6 +121,7 @@ class Kind:
     frozen: Sequence[str] = ()
     selectable: dict[str, str] = field(default_factory=dict)
     deletes_by: str = ""
+    versions: Versions | None = field(default=None, repr=False)
 
     @cached_property
     def whole_schema(self) -> Json:
@@ -150,10 +153,38 @@ class Kind:
         return [*reading, "create", "update", "watch"]
 
     def show(self, raw: Json) -> Json:
-        """Return an object as of this version of the API."""
+        """Return a stored object as of this version of the API.
+
+        Raises:
+            Refusal: it cannot be converted.
+        """
+        if self.versions is not None and self.versions.converter is not None:
+            return self.versions.read(raw, self.api_version)
         if raw["apiVersion"] == self.api_version:
             return raw
         return {**raw, "apiVersion": self.api_version}
+
+    def find_version(self, api_version: str) -> Kind:
+        """Return the kind in another version; this one if there is no such version."""
+        return self if self.versions is None else self.versions.kinds.get(api_version, self)
+
+    def convert(self, raw: Json) -> Json:
+        """Return an object of any version in this one.
+
+        Raises:
+            Refusal: it cannot be converted.
+        """
+        return raw if self.versions is None else self.versions.convert(raw, self.api_version)
+
+    def store(self, raw: Json) -> Json:
+        """Return an object of this version as it is stored.
+
+        Raises:
+            Refusal: it cannot be converted.
+        """
+        if self.versions is None:
+            return raw
+        return self.versions.convert(raw, self.versions.storage)
 
 
 def _fill_namespace(raw: Json) -> None:
@@ -289,10 +320,19 @@ def _fill_crd(raw: Json) -> None:
     names = raw["spec"].setdefault("names", {})
     names.setdefault("singular", str(names.get("kind", "")).lower())
     names.setdefault("listKind", f"{names.get('kind', '')}List")
-    raw["spec"].setdefault("conversion", {"strategy": "None"})
+    conversion = {"strategy": "None", **(raw["spec"].get("conversion") or {})}
+    if webhook := conversion.get("webhook"):
+        conversion["webhook"] = _fill_webhook({**webhook})
+    raw["spec"]["conversion"] = conversion
     stored = [version["name"] for version in raw["spec"]["versions"] if version.get("storage")]
-    empty = {"conditions": None, "acceptedNames": {"plural": "", "kind": ""}}
-    raw.setdefault("status", {**empty, "storedVersions": stored})
+    empty: Json = {
+        "conditions": None,
+        "acceptedNames": {"plural": "", "kind": ""},
+        "storedVersions": [],
+    }
+    status = {**empty, **(raw.get("status") or {})}
+    status["storedVersions"] = list(dict.fromkeys((*status["storedVersions"], *stored)))
+    raw["status"] = status
 
 
 def _find_crd_faults(raw: Json) -> Iterator[str]:
@@ -303,6 +343,14 @@ def _find_crd_faults(raw: Json) -> Iterator[str]:
         yield "spec.scope: Unsupported value"
     if sum(bool(version.get("storage")) for version in spec["versions"]) != 1:
         yield "spec.versions: must have exactly one version marked as storage version"
+    conversion = spec["conversion"]
+    if conversion["strategy"] != "Webhook" and conversion.get("webhook"):
+        yield "spec.conversion.webhook: Forbidden: should not be set when strategy is not Webhook"
+    if conversion["strategy"] == "Webhook":
+        webhook = conversion.get("webhook") or {}
+        for name in ("clientConfig", "conversionReviewVersions"):
+            if not webhook.get(name):
+                yield f"spec.conversion.webhook.{name}: Required value"
     if not all(version.get("schema") for version in spec["versions"]):
         yield "spec.versions: schemas are required"
 
@@ -428,10 +476,13 @@ BUILT_IN: tuple[Kind, ...] = (
 )
 
 
-def build_custom_kinds(crd: Json) -> list[Kind]:
+def build_custom_kinds(crd: Json, converter: Converter | None = None) -> list[Kind]:
     """Return the kinds of a definition: one for each version that is served."""
     spec, names = crd["spec"], crd["spec"]["names"]
-    return [
+    (storage,) = (version["name"] for version in spec["versions"] if version.get("storage"))
+    is_converted = (spec.get("conversion") or {}).get("strategy") == "Webhook"
+    versions = Versions(f"{spec['group']}/{storage}", converter if is_converted else None)
+    kinds = [
         Kind(
             spec["group"],
             version["name"],
@@ -451,7 +502,11 @@ def build_custom_kinds(crd: Json) -> list[Kind]:
                 one["jsonPath"].removeprefix("."): ""
                 for one in version.get("selectableFields") or ()
             },
+            versions=versions,
         )
         for version in spec["versions"]
-        if version.get("served")
+    ]
+    versions.kinds.update({kind.api_version: kind for kind in kinds})
+    return [
+        kind for kind, version in zip(kinds, spec["versions"], strict=True) if version.get("served")
     ]

@@ -54,9 +54,9 @@ def list_objects(
     items: list[Json] = []
     count = 0
     for count, key in enumerate(keys, 1):  # noqa: B007  it is needed after the loop
-        raw = page.objects[key]
+        raw = kind.show(page.objects[key])
         if is_selected is None or is_selected(raw):
-            items.append(kind.show(raw))
+            items.append(raw)
             if len(items) == page.limit:
                 break
     rest = keys[count:]
@@ -97,7 +97,10 @@ def open_watch(store: Store, kind: Kind, table: Table, prefix: str, query: dict[
             table, after, prefix, is_selected, kind.show, bookmark if wants_bookmarks else None
         )
         table.watches[watch] = None
-        watch.list_objects(objects)
+        try:
+            watch.list_objects(objects)
+        except Refusal:  # an object cannot be converted: the cache does not become up to date
+            watch.fail(refuse_version(str(store.version), after))
         return watch
 
     if is_streaming is False and not version:

@@ -12,6 +12,7 @@ import orjson
 from .admission import Admission
 from .applying import Owners
 from .bodies import parse_body, parse_delete_options, parse_object
+from .conversions import Converter
 from .definitions import Kinds
 from .discovery import discover
 from .kinds import BUILT_IN, CRDS, NAMESPACES, Kind
@@ -51,9 +52,11 @@ class Cluster:
         applies: whether there is server-side apply, for which all writes are compared.
         collects: whether a :class:`.GarbageCollector` is at work.
         admission: what decides about writes.
+        converter: converts objects of kinds with ``strategy: Webhook``. Without it, only their
+            apiVersion changes.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the options of a server
         self,
         now: Callable[[], datetime],
         rng: random.Random,
@@ -62,9 +65,10 @@ class Cluster:
         applies: bool = False,
         collects: bool = False,
         admission: Admission | None = None,
+        converter: Converter | None = None,
     ) -> None:
         self.store = Store()
-        self.kinds = Kinds(self.store, now, kinds)
+        self.kinds = Kinds(self.store, now, kinds, converter)
         self._writer = Writer(self.store, now, rng, admission or Admission())
         self._writer.owners = Owners(self.store) if applies else None
         self._writer.collects = collects
@@ -159,10 +163,7 @@ class Cluster:
     def _act_on_object(self, target: Target) -> Steps:
         request, writer = target.request, self._writer
         if request.method == "GET":
-            raw = target.table.objects.get(target.key)
-            if raw is None:
-                raise target.refuse_absent()
-            return Response(200, target.kind.show(raw))
+            return Response(200, writer.read(target)[1])
         if request.method == "PUT":
             return (yield from writer.replace(target, parse_object(target.kind, request)))
         if request.method == "PATCH":

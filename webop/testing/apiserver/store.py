@@ -88,8 +88,8 @@ class Watch:
     def list_objects(self, objects: dict[str, Json]) -> None:
         """Send objects as if they had just been created."""
         for key in sorted(objects):
-            if self._concerns(key, objects[key]):
-                self.events.append({"type": "ADDED", "object": self._show(objects[key])})
+            if key.startswith(self._prefix) and self._concerns(raw := self._show(objects[key])):
+                self.events.append({"type": "ADDED", "object": raw})
 
     def send_bookmark(self, version: int, *, is_end_of_list: bool = False) -> None:
         """Tell that everything up to this version has been sent, if bookmarks are wanted."""
@@ -103,28 +103,32 @@ class Watch:
 
     def take(self, change: Change) -> None:
         """Send a change if it is later than the beginning, and concerns this watch."""
-        if change.version <= self._after:
+        if change.version <= self._after or self.is_over:
             return
-        was = change.old is not None and self._concerns(change.key, change.old)
-        now = change.new is not None and self._concerns(change.key, change.new)
-        if now:
-            assert change.new is not None  # noqa: S101 - for the type checker
-            kind, raw = "MODIFIED" if was else "ADDED", change.new
+        old, new = change.old, change.new
+        try:
+            new = new and self._show(new)
+            if old is not None and (new is None or self._is_selected is not None):
+                old = self._show(old)
+        except Refusal:
+            self.end()  # kube-apiserver tries again for 30 s before that
+            return
+        if not change.key.startswith(self._prefix):
+            return
+        was = old is not None and self._concerns(old)
+        if new is not None and self._concerns(new):
+            kind, raw = "MODIFIED" if was else "ADDED", new
         elif was:
-            assert change.old is not None  # noqa: S101 - for the type checker
+            assert old is not None  # noqa: S101 - for the type checker
             # One that is not selected any more is shown as it was, but with the new version.
-            is_gone = change.new is None
-            raw = change.seen if is_gone else _set_version(change.old, change.version)
-            kind = "DELETED"
+            kind, raw = "DELETED", _set_version(old, change.version)
         else:
             return
-        self.events.append({"type": kind, "object": self._show(raw)})
+        self.events.append({"type": kind, "object": raw})
         self._notify()
 
-    def _concerns(self, key: str, raw: Json) -> bool:
-        return key.startswith(self._prefix) and (
-            self._is_selected is None or self._is_selected(raw)
-        )
+    def _concerns(self, raw: Json) -> bool:
+        return self._is_selected is None or self._is_selected(raw)
 
     def _notify(self) -> None:
         if self.on_event is not None:

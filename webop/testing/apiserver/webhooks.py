@@ -1,7 +1,7 @@
 """Admission webhooks: which of the webhook configurations decide about a write, and how.
 
 Mutating ones are asked one after another, then the validating ones; mutating ones are not asked
-again. Whoever performs the request makes the calls.
+again. The caller of :meth:`.Cluster.perform` makes the calls.
 """
 
 from __future__ import annotations
@@ -218,8 +218,8 @@ def _build_request(
         },
         "operation": operation.verb,
         "userInfo": {"username": operation.request.user, "groups": ["system:authenticated"]},
-        "object": None if new is None else kind.show(new),
-        "oldObject": None if old is None else kind.show(old),
+        "object": new,
+        "oldObject": old,
         "dryRun": operation.is_dry,
         "options": {"apiVersion": "meta.k8s.io/v1", **operation.options},
     }

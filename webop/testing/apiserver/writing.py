@@ -71,6 +71,17 @@ class Writer:
         self._rng = rng
         self._admission = admission
 
+    def read(self, target: Target) -> tuple[Json, Json]:
+        """Return the object as it is stored, and as it is in the version of the request.
+
+        Raises:
+            Refusal: it is absent, or it cannot be converted.
+        """
+        stored = target.table.objects.get(target.key)
+        if stored is None:
+            raise target.refuse_absent()
+        return stored, target.kind.show(stored)
+
     def create(self, target: Target, raw: Json) -> Steps:
         """Create an object out of a decoded body."""
         kind = target.kind
@@ -104,12 +115,13 @@ class Writer:
         yield from self._admission.validate(self._store, operation, None, new)
         if metadata.pop("resourceVersion", "0") != "0":
             raise Refusal(500, "", "resourceVersion should not be set on objects to be created")
+        stored = kind.store(new)
         if (there := target.table.objects.get(target.key)) is not None:
             prefix = "object is being deleted: " if "deletionTimestamp" in there["metadata"] else ""
             message = f'{prefix}{kind.resource} "{name}" already exists'
             raise Refusal(409, "AlreadyExists", message, target.build_details())
-        self._write(target, new)
-        return Response(201, kind.show(new))
+        self._write(target, new, stored)
+        return Response(201, kind.show(stored))
 
     def replace(self, target: Target, raw: Json) -> Steps:
         """Put a decoded body in the place of an object."""
@@ -155,7 +167,7 @@ class Writer:
         if not (manager := query.get("fieldManager", "")):
             raise refuse_body("metadata.fieldManager: Required value: is required for apply patch")
         check_config(kind, config)
-        owner = Owner(manager, is_applying=True, subresource=target.subresource)
+        owner = Owner(manager, kind.api_version, target.subresource, is_applying=True)
         old, uid = target.table.objects.get(target.key), metadata.get("uid")
         if old is None and target.subresource:
             raise target.refuse_absent()
@@ -182,15 +194,13 @@ class Writer:
 
             response = yield from self._update(target, make, is_patch=True)
         if not target.is_dry:
-            owners.take(kind, old, response.body, config, owner)
+            owners.take(kind, old and kind.show(old), response.body, config, owner)
         return response
 
     def delete(self, target: Target, options: Json, *, is_one_of_many: bool = False) -> Steps:
         """Delete an object, or mark it as deleted if finalizers hold it."""
         kind, table = target.kind, target.table
-        old = table.objects.get(target.key)
-        if old is None:
-            raise target.refuse_absent()
+        old = self.read(target)[1]
         is_dry = bool(options.get("dryRun"))
         _check_preconditions(target, old, options)
         name = "" if is_one_of_many else target.name  # webhooks see no name
@@ -198,9 +208,7 @@ class Writer:
         operation = replace(target.describe("DELETE", wish, name), is_dry=is_dry)
         yield from self._admission.mutate(self._store, operation, old, None, dict)
         yield from self._admission.validate(self._store, operation, old, None)
-        old = table.objects.get(target.key)
-        if old is None:
-            raise target.refuse_absent()
+        old = self.read(target)[1]
         _check_preconditions(target, old, options)
         new = self._mark_deleted(kind, old, options)
         is_over = is_finished(kind, new)
@@ -210,16 +218,18 @@ class Writer:
             is_over = is_over and "deletionTimestamp" in old["metadata"]
             is_written = new != old or is_over
         if is_written and not is_dry:
-            self._store.commit(table, target.key, new, target.request)
+            stored = kind.store(new)
+            self._store.commit(table, target.key, stored, target.request)
+            new = kind.show(stored)
         if is_over:
             if not is_dry:
                 self._store.commit(table, target.key, None, target.request)
             if kind.returns_deleted:
-                return Response(200, kind.show(new))
+                return Response(200, new)
             details = {**target.build_details(), "uid": old["metadata"]["uid"]}
             status = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
             return Response(200, {**status, "details": details})
-        return Response(200, kind.show(new))
+        return Response(200, new)
 
     def stamp(self) -> str:
         """Return the time as in metadata."""
@@ -229,10 +239,8 @@ class Writer:
         kind, table = target.kind, target.table
         operation = target.describe("UPDATE", {"kind": "UpdateOptions"}, target.name)
         for _ in range(_ATTEMPTS):
-            old = table.objects.get(target.key)
-            if old is None:
-                raise target.refuse_absent()
-            made = make(kind.show(old))
+            before, old = self.read(target)
+            made = make(old)
             if not isinstance(made, dict) or not made.get("kind"):
                 raise _refuse_patched("Object 'Kind' is missing")
             metadata = _decode_metadata(target, made, is_patch=is_patch)
@@ -240,7 +248,9 @@ class Writer:
             is_emptied = any(made.get(field) == [] for field in kind.counted or ())
             if is_patch and (unknown := find_unknown(kind, target.request, made)):
                 raise _refuse_patched(unknown)
-            made = _shape(target, {**made, "metadata": metadata})
+            is_shaped = made is old  # an apply that changes nothing does not set defaults
+            made = {**made, "metadata": metadata}
+            made = made if is_shaped else _shape(target, made)
             if is_patch:
                 _check_same_name(target, made["metadata"])
             self._get_namespace(target)
@@ -254,11 +264,15 @@ class Writer:
             if is_emptied or _has_new_generation(kind, old, new):
                 new["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
             yield from self._admission.validate(self._store, operation, old, new)
-            if table.objects.get(target.key) is not old:
+            if table.objects.get(target.key) is not before:
                 continue  # somebody else was faster than the webhooks
-            if is_finished(kind, new) or not is_same(new, old):
-                self._write(target, new)
-            return Response(200, kind.show(new))
+            if is_finished(kind, new):
+                self._write(target, new, None)
+                return Response(200, new)
+            stored = kind.store(new)
+            if not is_same(stored, before):
+                self._write(target, new, stored)
+            return Response(200, kind.show(stored))
         raise target.refuse_conflict("the object has been modified")
 
     def _prepare_update(self, target: Target, old: Json, raw: Json) -> Json:
@@ -287,21 +301,20 @@ class Writer:
             raise target.refuse_invalid(*faults)
         _check(target, new, old)
         metadata["resourceVersion"] = before["resourceVersion"]
-        new["apiVersion"] = old["apiVersion"]
         return new
 
-    def _write(self, target: Target, new: Json) -> None:
-        """Store a new state, or remove the object if nothing holds it any more."""
+    def _write(self, target: Target, new: Json, stored: Json | None) -> None:
+        """Store a new state, or remove the object if there is none."""
         body = target.request.body
         if body is not None and len(body) > _STORE_LIMIT:
             raise Refusal(500, "", "etcdserver: request is too large")
         if not target.is_dry:
-            state = None if is_finished(target.kind, new) else new
             if self.owners is not None and get_content_type(target.request) != APPLY:
-                old = target.table.objects.get(target.key)
+                before = target.table.objects.get(target.key)
+                old = before and target.kind.show(before)
                 manager = target.request.query.get("fieldManager", "unknown")
                 self.owners.note(target.kind, old, new, manager)
-            self._store.commit(target.table, target.key, state, target.request)
+            self._store.commit(target.table, target.key, stored, target.request)
 
     def _complete_new(self, kind: Kind, metadata: Json) -> str:
         """Fill in the metadata of an object to be created, return its name."""

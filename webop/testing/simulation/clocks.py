@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import random
 import socket
 import sys
@@ -39,7 +40,6 @@ from webop.testing.simulation.virtual_threads import (
 )
 
 _PAUSES = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 3600.0)  # of discovery: watches bring the news
-RENEWAL = 21600.0  # seconds between renewals of a single replica's record: nobody reads it
 _IMPORTED_LATE = [management]  # by operators: their clock must be known before
 _SLEEP, _MONOTONIC = time.sleep, time.monotonic
 
@@ -78,7 +78,7 @@ class Clocks:
             import time_machine  # noqa: PLC0415 - an extra
         except ImportError:
             raise ConfigurationError(
-                "webop.testing.simulated needs time-machine: pip install 'webop[test]'"
+                "webop.testing.simulated needs the package time-machine, which is in webop[test]."
             ) from None
         state = random.getstate()
         random.seed(self._seed)
@@ -101,10 +101,10 @@ class Clocks:
             )
             pool = type(call_threads.NO_POOL)
             stack.enter_context(mock.patch.object(pool, "executor", self._threads))
-            # What only wakes up regularly would take most of the time of long runs.
+            # Code that only wakes up regularly would take most of the time of long runs.
             stack.enter_context(mock.patch.object(operator, "measure_lag", _measure_nothing))
             stack.enter_context(mock.patch.object(observer, "_PAUSES", _PAUSES))
-            stack.enter_context(mock.patch.object(management, "_LONGEST_PAUSE", RENEWAL))
+            stack.enter_context(mock.patch.object(management, "_LONGEST_PAUSE", math.inf))
             stack.enter_context(mock.patch.object(management, "detect_process", str))
             self.adopt(module for name, module in sys.modules.items() if _is_webop(name))
             try:

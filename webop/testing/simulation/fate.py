@@ -1,4 +1,4 @@
-"""What goes wrong in a world: what the test has ordered, and what its seed has drawn."""
+"""The failures in a world: those that the test has ordered, and those that its seed draws."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from webop.objects.resources import Resource
 from webop.testing.apiserver import Request
 from webop.testing.simulation.network import LATENCY, Fault
 
@@ -21,27 +22,45 @@ _STATUSES = (500, 503, 429)
 
 
 @dataclass
-class _Order:
-    """What the test wants to go wrong, so many times."""
+class Order:
+    """A failure that the test wants.
+
+    Attributes:
+        method: of the requests; all if it is empty.
+        resource: their kind; None for all.
+        times: how many more.
+        is_used: whether there was such a request.
+    """
 
     method: str
-    part: str
+    resource: Resource | None
     fault: Fault
     times: int
+    is_used: bool = False
+
+    def concerns(self, sent: Request) -> bool:
+        """Tell whether a request is meant."""
+        found, path = self.resource, f"{sent.path}/"
+        place = "" if found is None else f"/apis/{found.group}/" if found.group else "/api/"
+        is_kind = found is None or (path.startswith(place) and f"/{found.plural}/" in path)
+        return self.method in {"", sent.method} and is_kind and self.times > 0
 
 
 class Fate:
     """Decides about each request of the operator.
 
+    Attributes:
+        orders: what the test wants.
+
     Args:
         seed: 0 means that nothing goes wrong by itself.
-        is_faulty: whether other seeds let things go wrong, besides delays.
+        is_faulty: whether other seeds bring failures, besides delays.
         strike: called with "kill" or "cut" when that happens.
     """
 
     def __init__(self, seed: int, *, is_faulty: bool, strike: Callable[[str], None]) -> None:
         self._rng = random.Random(f"fate {seed}")
-        self._orders: list[_Order] = []
+        self.orders: list[Order] = []
         self._strike = strike
         self._rest = _MAX_FAULTS if seed and is_faulty else 0
         self._kills = _MAX_KILLS
@@ -49,16 +68,12 @@ class Fate:
         slowest = self._rng.choice(_SLOWEST)
         self.latency = (LATENCY[0], slowest) if seed else LATENCY
 
-    def order(self, method: str, part: str, fault: Fault, times: int) -> None:
-        """Let requests fail whose method and path are these; all methods if it is empty."""
-        self._orders.append(_Order(method, part, fault, times))
-
     def choose(self, sent: Request) -> Fault | None:
         """Return what goes wrong with a request."""
-        for order in self._orders:
-            is_meant = order.method in {"", sent.method} and order.part in f"{sent.path}/"
-            if is_meant and order.times > 0:
+        for order in self.orders:
+            if order.concerns(sent):
                 order.times -= 1
+                order.is_used = True
                 return order.fault
         is_lease = "/leases/" in sent.path
         # Discovery is frequent, and its failures show little.

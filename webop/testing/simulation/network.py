@@ -2,29 +2,27 @@
 
 Place in the flow: a replica's client sends its requests into :class:`SimulatedTransport`; they
 arrive at the cluster some moments later, whatever has become of the replica meanwhile, and the
-answers come back some moments after that. What goes wrong on the way, :meth:`Network.choose` says.
+answers come back some moments after that. :meth:`Network.choose` says which of them fail.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
-import functools
 import random
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
-from urllib.parse import parse_qsl, urlsplit
 
 import orjson
 
 from webop.client.http.transport import Request, TransportError
 from webop.testing import apiserver as servers
 from webop.testing.simulation.virtual_loop import VirtualLoop
+from webop.testing.wire import JSON, Answer, parse_request
 
 LATENCY = 0.001, 0.015  # seconds, one way
-_JSON = {b"content-type": b"application/json"}
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,7 @@ class Fault:
         path: a part of the paths that are concerned.
         share: of the requests that are concerned, by chance.
         status: of the answer.
-        seconds: how slow, or after how long the client is to try again.
+        seconds: how slow, or after how long the client must try again.
         content: a part of the bodies that are concerned.
     """
 
@@ -141,11 +139,7 @@ class Network:
         if sender.identity in self._gone:
             fail(waiter, "the process is gone")
             return
-        path, query = _parse_target(request.target)
-        headers = _parse_headers(request.headers)
-        sent = servers.Request(
-            request.method, path, {**query}, headers, request.content, sender.identity
-        )
+        sent = parse_request(request, sender.identity)
         self.send(sender, sent, waiter)
 
     def send(
@@ -194,7 +188,7 @@ class Network:
         self, waiter: asyncio.Future[Any], answer: servers.Response, extra: float = 0.0
     ) -> None:
         """Let an answer come back."""
-        self.later(self.draw_latency() + extra, succeed, waiter, _build_answer(answer))
+        self.later(self.draw_latency() + extra, succeed, waiter, Answer(answer))
 
     def _lose(
         self, sender: Sender, sent: servers.Request, waiter: asyncio.Future[Any], fault: Fault
@@ -231,7 +225,7 @@ class SimulatedTransport:
         return await waiter
 
     async def aclose(self) -> None:
-        """Nothing is to be closed."""
+        """There is nothing to close."""
 
 
 class WatchAnswer:
@@ -241,7 +235,7 @@ class WatchAnswer:
 
     def __init__(self, network: Network, path: str, watch: servers.Watch) -> None:
         self.status = 200
-        self.headers: Mapping[bytes, bytes] = _JSON
+        self.headers: Mapping[bytes, bytes] = JSON
         self.path = path
         self.is_mute = False
         self._network = network
@@ -305,50 +299,16 @@ class WatchAnswer:
             self._waiter.set_result(None)
 
 
-class _ContentAnswer:
-    is_complete = True
-
-    def __init__(self, status: int, headers: Mapping[bytes, bytes], content: bytes) -> None:
-        self.status = status
-        self.headers = headers
-        self._content = content
-
-    async def receive(self) -> bytes:
-        """Return the content, then nothing."""
-        content, self._content = self._content, b""
-        return content
-
-    async def aclose(self) -> None:
-        """Nothing is to be closed."""
-
-
 def succeed(waiter: asyncio.Future[Any], answer: Any) -> None:
-    """Give an answer to whoever still waits."""
+    """Give an answer, if it is still awaited."""
     if not waiter.done():
         waiter.set_result(answer)
 
 
 def fail(waiter: asyncio.Future[Any], problem: str) -> None:
-    """Tell whoever still waits that there is no answer."""
+    """Say that there is no answer, if it is still awaited."""
     if not waiter.done():
         waiter.set_exception(TransportError(problem))
-
-
-def _build_answer(response: servers.Response) -> _ContentAnswer:
-    extra = {name.lower().encode(): value.encode() for name, value in response.headers.items()}
-    return _ContentAnswer(response.status, _JSON | extra, response.encode())
-
-
-@functools.lru_cache(256)
-def _parse_target(target: str) -> tuple[str, Mapping[str, str]]:
-    parts = urlsplit(target)
-    return parts.path, dict(parse_qsl(parts.query, keep_blank_values=True))
-
-
-@functools.lru_cache(256)
-def _parse_headers(block: bytes) -> dict[str, str]:
-    lines = block.decode().split("\r\n")
-    return {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
 
 
 _REASONS: Mapping[int, str] = {
@@ -363,19 +323,11 @@ _REASONS: Mapping[int, str] = {
 }
 
 
-def _refuse(fault: Fault) -> _ContentAnswer:
-    # What is about the content of a patch is of a policy; else permissions are missing.
+def _refuse(fault: Fault) -> Answer:
+    # A policy denies the content of a patch; else permissions are missing.
     is_policy = fault.status == 403 and fault.content
-    status = {
-        "kind": "Status",
-        "apiVersion": "v1",
-        "metadata": {},
-        "status": "Failure",
-        "message": "denied the request" if is_policy else "as the simulation wants it",
-        "reason": _REASONS[fault.status],
-        "code": fault.status,
-    }
-    headers = {**_JSON}
+    message = "denied the request" if is_policy else "as the simulation wants it"
+    response = servers.Refusal(fault.status, _REASONS[fault.status], message).build_response()
     if fault.seconds:
-        headers[b"retry-after"] = b"%d" % max(1, fault.seconds)
-    return _ContentAnswer(fault.status, headers, orjson.dumps(status))
+        response.headers["retry-after"] = str(int(max(1, fault.seconds)))
+    return Answer(response)

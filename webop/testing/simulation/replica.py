@@ -17,7 +17,6 @@ from webop.reactor.entry import Entry, State
 from webop.reactor.observer import Scope
 from webop.runtime.operator import Operator, OperatorOptions
 from webop.servers.base import WebhookClientConfig, WebhookFn
-from webop.testing.simulation.clocks import RENEWAL
 from webop.testing.simulation.network import SimulatedTransport
 from webop.testing.simulation.virtual_loop import Process, current_process
 
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from webop.testing.simulation.world import World
 
 SERVICE = "simulated-operator"
+_LIFETIME = 30 * 86400.0  # seconds; else its renewals would take most of the time of long runs
 _NAME = "simulated.webop.dev"  # of the webhook configurations and of the Lease
 
 
@@ -130,10 +130,11 @@ class Replica(Process):
         self._use_threads(settings)
         settings.admission.server = self.serve
         settings.admission.managed = settings.admission.managed or _NAME
+        settings.admission.replica_lifetime = _LIFETIME
         settings.peering.standalone = True
-        if self._world.replica_count == 1:
+        is_alone = self._world.replica_count == 1
+        if is_alone:
             settings.leadership.lease_name = None
-            settings.admission.replica_lifetime = 3 * RENEWAL
         elif not settings.leadership.lease_name:
             settings.leadership.lease_name = "simulated"
             settings.leadership.lease_namespace = "default"

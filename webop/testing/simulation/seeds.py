@@ -13,12 +13,14 @@ import shlex
 import sys
 import unittest
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from webop.controlplane.cluster_client import read_manifest
 from webop.testing.simulation.simulated_cluster import SimulatedCluster
 from webop.testing.simulation.sources import Source, Sources
-from webop.testing.simulation.world import World
+from webop.testing.simulation.world import Setup, World
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster_client import Manifest
@@ -69,17 +71,19 @@ def simulated(
 
     Raises:
         TypeError: the function has no argument ``cluster``, or is async.
-        ValueError: ``now`` has no time zone.
+        ValueError: ``now`` has no time zone, or ``seeds`` is less than 1.
     """
     if now.utcoffset() is None:
         raise ValueError(f"now= must be a datetime with a time zone, got {now!r}.")
-    options: dict[str, Any] = {"now": now.astimezone(dt.UTC), "replicas": replicas}
-    options |= {"faults": faults}
-    manifests = list(given)
+    if seeds < 1:
+        raise ValueError(f"seeds= must be at least 1, got {seeds}.")
+    manifests = [*given]
 
     @functools.cache
-    def read_given() -> list[Mapping[str, Any]]:
-        return [body for each in manifests for body in read_manifest(each)]
+    def build_setup() -> Setup:
+        # Once for all seeds: the definition of a large class takes longer than the start.
+        bodies = [body for each in manifests for body in read_manifest(each)]
+        return Setup(bodies, now.astimezone(dt.UTC), replicas, faults)
 
     def decorate(test: Test) -> Callable[..., None]:
         signature = inspect.signature(test)
@@ -93,19 +97,21 @@ def simulated(
 
         @functools.wraps(test)
         def run(*args: Any, **kwargs: Any) -> None:
-            own = os.environ.get(_SEED)
-            numbers: Sequence[int] = range(seeds) if not own else [int(own)]
+            __tracebackhide__ = True
             arguments = visible.bind(*args, **kwargs).arguments
-            for seed in numbers:
+            for seed in _choose_seeds(seeds):
                 _run_outside_of_loops(functools.partial(run_once, seed, arguments))
 
-        def run_once(seed: int, arguments: dict[str, Any]) -> None:
-            world = World(seed, Sources(handlers), given=read_given(), **options)
+        def run_once(seed: int, arguments: Mapping[str, Any]) -> None:
+            __tracebackhide__ = True
+            chosen = replace(build_setup(), is_replayed=bool(os.environ.get(_SEED)))
+            world = World(seed, Sources(_locate(one, test) for one in handlers), chosen)
             whole: Any = {**arguments, "cluster": SimulatedCluster(world)}
             bound = inspect.BoundArguments(signature, whole)
             try:
                 with world.living():
                     test(*bound.args, **bound.kwargs)
+                    world.check_orders()
             except Exception as exc:
                 exc.add_note(_explain(world, test, bound.args))
                 raise
@@ -120,6 +126,7 @@ def simulated(
 
 def _run_outside_of_loops(call: Callable[[], None]) -> None:
     """Call a function here, or in a thread if an event loop runs here."""
+    __tracebackhide__ = True
     if asyncio._get_running_loop() is None:
         call()
         return
@@ -127,20 +134,45 @@ def _run_outside_of_loops(call: Callable[[], None]) -> None:
         pool.submit(contextvars.copy_context().run, call).result()
 
 
+def _choose_seeds(count: int) -> Sequence[int]:
+    text = os.environ.get(_SEED)
+    if not text:
+        return range(count)
+    if not text.isdecimal():
+        raise ValueError(f"{_SEED} must be the number of a seed, got {text!r}.")
+    return [int(text)]
+
+
+def _locate(source: Source, test: Test) -> Source:
+    """Return a source; a file as seen from the folder of the test, if it is there."""
+    if not isinstance(source, str | Path):
+        return source
+    beside = Path(inspect.getfile(test)).resolve().parent / source
+    return beside if beside.is_file() else source
+
+
 def _explain(world: World, test: Test, args: Sequence[Any]) -> str:
-    story = "\n  ".join(world.story)
-    return (
-        f"Seed {world.seed}. To run it again: {_SEED}={world.seed} {_find_command(test, args)}\n"
-        f"It happened at {world.read_clock():%Y-%m-%d %H:%M:%S} of the simulation. "
-        f"The last steps:\n  {story}"
-    )
+    command = _find_command(test, args)
+    earlier = [line for line in world.blows if line not in world.story]
+    blows = ["Failures before:", *(f"  {line}" for line in earlier)] if earlier else []
+    lines = [
+        f"Seed {world.seed}. To run it again: {_SEED}={world.seed} {command}",
+        f"It happened at {world.read_clock():%Y-%m-%d %H:%M:%S} of the simulation.",
+        *blows,
+        "The last steps (all of them, if you run it again):",
+        *(f"  {line}" for line in world.story),
+    ]
+    return "\n".join(lines)
 
 
 def _find_command(test: Test, args: Sequence[Any]) -> str:
     """Return the command that runs a test again, for a shell."""
-    if present := os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]:
-        escaped = present.replace("'", "'\\''")
-        return f"pytest '{escaped}'"
+    _, separator, name = (
+        os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0].partition("::")
+    )
+    if separator:
+        file = os.path.relpath(inspect.getfile(test))
+        return f"pytest {shlex.quote(f'{file}::{name}')}"
     if args and isinstance(args[0], unittest.TestCase):
         module, _, name = args[0].id().partition(".")
         if module == "__main__":

@@ -1,4 +1,4 @@
-"""What a test in virtual time calls: the cluster, the clock, and the fate of the operator."""
+"""The cluster that a test in virtual time calls; also the clock, and the fate of the operator."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from webop.client.objects import AsyncClient, Obj, SyncClient
 from webop.testing.played_controllers import build_finished_status, build_ready_status
+from webop.testing.simulation.fate import Order
 from webop.testing.simulation.network import Fault
 
 if TYPE_CHECKING:
@@ -58,20 +59,22 @@ class SimulatedCluster(SyncClient):
     ) -> None:
         """Let so much time pass."""
         delta = dt.timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+        if delta < dt.timedelta(0):
+            raise ValueError(f"Time cannot go back: advance() got {delta.total_seconds():g} s.")
         self._world.advance(delta.total_seconds())
 
     def settle(self, within: float = 900) -> None:
         """Let time pass until nothing is left to do.
 
         That is: no object waits for its turn or for another attempt, and nothing has changed in the
-        cluster for five seconds (Leases and Events do not count). What is to be done later, such as
-        timers and ``webop.again()``, is not waited for.
+        cluster for five seconds (Leases and Events do not count). It does not wait for later work,
+        such as timers and ``webop.again()``.
 
         Args:
             within: seconds.
 
         Raises:
-            SimulationError: that does not come.
+            SimulationError: that does not come, or no operator runs.
         """
         self._world.settle(within)
 
@@ -92,7 +95,7 @@ class SimulatedCluster(SyncClient):
         self._world.stop(replica)
 
     def start(self) -> None:
-        """Start the operator, with its modules imported afresh, unless it runs."""
+        """Start the operator, with its modules imported again, unless it runs."""
         self._world.start()
 
     def restart(self) -> None:
@@ -103,7 +106,7 @@ class SimulatedCluster(SyncClient):
     def fail(
         self,
         method: str = "",
-        plural: str = "",
+        kind: Kind | None = None,
         *,
         status: int | None = 500,
         times: int = 1,
@@ -118,15 +121,21 @@ class SimulatedCluster(SyncClient):
 
         Args:
             method: of the requests, such as "PATCH"; all if it is empty.
-            plural: the plural name of their kind, such as "databases"; all if it is empty.
+            kind: of the objects, such as "databases"; all requests if it is None.
             status: of the answers; None if the API server cannot be reached.
             times: how many requests.
             lost: whether the requests are carried out, and their answers are lost.
             seconds: what ``Retry-After`` says; 0 for none.
+
+        In the run of seed 0, the test fails if no such request was sent.
+
+        Raises:
+            APINotFoundError: there is no such kind.
         """
-        kind = "lost" if lost else "refused" if status is None else "status"
-        fault = Fault(kind, status=status or 0, seconds=seconds)
-        self._world.fate.order(method.upper(), f"/{plural}/" if plural else "", fault, times)
+        resource = None if kind is None else self._world.find_kind(kind)
+        how = "lost" if lost else "refused" if status is None else "status"
+        fault = Fault(how, status=status or 0, seconds=seconds)
+        self._world.fate.orders.append(Order(method.upper(), resource, fault, times))
 
     def make_ready(self, kind: Kind, name: str, *, namespace: str = "default") -> Obj:
         """Write the status that controllers write when all Pods of an object are ready.
@@ -148,7 +157,7 @@ class SimulatedCluster(SyncClient):
 
         return self._play(kind, name, namespace, build)
 
-    def play(self, plural: str, *, after: float = 1, succeeded: bool = True) -> None:
+    def play(self, kind: Kind, *, after: float = 1, succeeded: bool = True) -> None:
         """Play the controller of a kind from now on: new objects become ready, or finish.
 
         ::
@@ -156,14 +165,14 @@ class SimulatedCluster(SyncClient):
             cluster.play("jobs", after=30)
 
         Args:
-            plural: "jobs" or "pods", which finish; or those of :meth:`make_ready`.
+            kind: "jobs" or "pods", which finish; or one of :meth:`make_ready`.
             after: so many seconds after they were created.
             succeeded: how Jobs and Pods finish.
         """
-        resource = plural.partition(".")[0]
+        name = self._world.find_kind(kind).plural_name
 
         def note(change: Change) -> None:
-            if change.verb == "create" and change.resource.partition(".")[0] == resource:
+            if change.verb == "create" and change.resource == name:
                 assert change.new is not None  # noqa: S101 - for the type checker
                 self._world.network.later(after, begin, change.resource, change.new)
 
@@ -171,7 +180,7 @@ class SimulatedCluster(SyncClient):
             self._world.play(full_name, raw, act)
 
         def act(raw: Json, stamp: str) -> Json:
-            if resource in {"jobs", "pods"}:
+            if name in {"jobs.batch", "pods"}:
                 return build_finished_status(raw, stamp, succeeded=succeeded)
             return build_ready_status(raw, stamp)
 

@@ -1,4 +1,4 @@
-"""The handlers of a simulated operator, imported afresh at each start of it."""
+"""The handlers of a simulated operator, imported again at each start of it."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ Source: TypeAlias = str | Path | Callable[[], object]
 
 
 class Sources:
-    """Imports the handlers, and what they import of their own project, each time anew.
+    """Imports the handlers, and what they import of their own project, each time again.
 
-    The modules of tests (``test_*``, ``*_test``, ``conftest``) stay. Afterwards, all modules are
-    those that were there before.
+    The modules of tests (``test_*``, ``*_test``, ``conftest``, all in ``tests``) stay. Afterwards,
+    all modules are those that were there before.
     """
 
     def __init__(self, sources: Iterable[Source]) -> None:
-        self._declaring = [one for one in sources if callable(one)]
-        self._named = [str(one) for one in sources if not callable(one)]
+        given = list(sources)
+        self._declaring = [one for one in given if callable(one)]
+        self._named = [str(one) for one in given if not callable(one)]
         self._folders = [_find_folder(one) for one in self._named]
 
     def load(self) -> tuple[OperatorRegistry, list[ModuleType]]:
@@ -56,13 +57,6 @@ class Sources:
     def kept(self) -> Iterator[None]:
         """Put all modules back after a block."""
         before = {name: sys.modules[name] for name in self._list_own()}
-        places = [name.rpartition(".") for name in before]
-        # A package can have another thing under the name of a module of it.
-        named = [
-            (package, own, vars(package)[own])
-            for parent, _, own in places
-            if (package := sys.modules.get(parent)) is not None and own in vars(package)
-        ]
         path = list(sys.path)
         try:
             yield
@@ -71,8 +65,11 @@ class Sources:
                 del sys.modules[name]
             sys.modules.update(before)
             sys.path[:] = path
-            for package, own, value in named:
-                setattr(package, own, value)
+            for name, module in before.items():
+                parent, _, own = name.rpartition(".")
+                place = sys.modules.get(parent)
+                if isinstance(getattr(place, own, None), ModuleType):
+                    setattr(place, own, module)
 
     def _list_own(self) -> list[str]:
         starts = tuple(f"{folder}{os.sep}" for folder in self._folders)
@@ -85,11 +82,12 @@ class Sources:
 
 
 def _is_foreign(name: str, module: ModuleType) -> bool:
-    """Tell whether a module is a test, the main one, or of a library."""
-    stem = name.rpartition(".")[2]
-    is_test = stem.startswith("test_") or stem.endswith("_test") or stem == "conftest"
-    is_library = name.partition(".")[0] == "webop" or "site-packages" in (module.__file__ or "")
-    return is_test or is_library or name == "__main__"
+    """Tell whether a module is of tests, the main one, or of a library."""
+    parts = name.split(".")
+    is_test = parts[-1].startswith("test_") or parts[-1].endswith("_test")
+    is_test |= not {"tests", "test", "conftest"}.isdisjoint(parts)
+    is_library = parts[0] in {"webop", "__main__"} or "site-packages" in (module.__file__ or "")
+    return is_test or is_library
 
 
 def _find_folder(source: str) -> Path:

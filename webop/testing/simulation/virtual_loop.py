@@ -1,7 +1,7 @@
 """An event loop that never waits: when nothing can be done now, its time jumps to the next timer.
 
-What could differ between two runs of one seed is the same: tasks and futures are hashed by their
-serial number, so that sets of them are iterated in order. Only the hashes of text are up to the
+Two runs of one seed are the same: tasks and futures are hashed by their serial number, so that sets
+of them are iterated in order. Only the hashes of text are up to the
 interpreter (``PYTHONHASHSEED``).
 """
 
@@ -18,12 +18,12 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, NoReturn
 
 _MAX_STEPS = 200_000  # of the loop without a rest: it runs in circles
-_STEP = 1e-6  # seconds for each: clocks go on, also where no time is to be seen between two looks
+_STEP = 1e-6  # seconds for each: clocks go on, also between two looks in one step
 _COLLECTION = 20_000  # steps between collections of garbage: they happen at the same steps
 
 
 class Process:
-    """What has its own clock and can stand still: a replica of an operator.
+    """A replica of an operator, which has its own clock and can stand still.
 
     Attributes:
         skew: the error of its wall clock, in seconds.
@@ -208,7 +208,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Refuse: there is no network."""
         return await self.getaddrinfo(kwargs.get("host") or (args[1:2] or ["?"])[0])
 
-    # What the base class calls.
+    # For the base class
 
     def _run_once(self) -> None:
         if self.interruption is not None:

@@ -141,7 +141,7 @@ class VirtualThreads(Executor):
         loop: whose time they live in.
         back: released when a thread gives the turn back.
         workers: the threads that have not ended.
-        is_closing: whether they are to end.
+        is_closing: whether they must end.
     """
 
     def __init__(self, loop: VirtualLoop) -> None:
@@ -151,7 +151,7 @@ class VirtualThreads(Executor):
         self.is_closing = False
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Call a function in a thread of its own, in a later step of the loop."""
+        """Call a function in its own thread, in a later step of the loop."""
         future: Future[Any] = Future()
 
         def begin() -> None:
@@ -217,7 +217,7 @@ class VirtualEvent(threading.Event):
 
 
 class _VirtualFuture(concurrent.futures.Future[R]):
-    """What a simulated thread waits for in virtual time."""
+    """A result that a simulated thread waits for in virtual time."""
 
     def result(self, timeout: float | None = None) -> R:
         worker = find_worker()

@@ -10,23 +10,28 @@ import asyncio
 import contextlib
 import contextvars
 import datetime as dt
+import logging
 import random
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 
 from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo, Vault
+from webop.client.kinds import Kind, Kinds
 from webop.client.objects import AsyncClient
 from webop.client.standalone import Networking
 from webop.errors import ConfigurationError, ReviewError
 from webop.testing.apiserver import Change, Cluster, Json, Refusal, Request, Response
 from webop.testing.apiserver.builtin import list_kinds
+from webop.testing.apiserver.conversions import refuse_conversion
 from webop.testing.apiserver.garbage import GarbageCollector
 from webop.testing.apiserver.webhooks import Review, Webhooks
+from webop.testing.conversions import convert
 from webop.testing.given import add_given
 from webop.testing.simulation.clocks import Clocks
 from webop.testing.simulation.fate import Fate
@@ -37,13 +42,14 @@ from webop.testing.simulation.virtual_threads import SimulationError, VirtualThr
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster_client import Manifest
+    from webop.objects.resources import Resource
     from webop.testing.simulation.sources import Sources
 
 R = TypeVar("R")
 
 _START = 300.0  # seconds for the operator to be ready
 _EXIT = 120.0  # seconds for a replica to end when it is asked to
-_LOOK = 0.5  # seconds between looks at what is to be waited for
+_LOOK = 0.5  # seconds between looks while it waits for something
 _QUIET = 5.0  # seconds without a change, after which all is settled
 _RESTART = 1.0, 10.0  # seconds until a replica that has ended is started again
 _FAST_ENDS = 5  # of replicas that never became ready: it is hopeless
@@ -61,43 +67,54 @@ class _User:
     identity = "test"
 
 
+@dataclass(frozen=True)
+class Setup:
+    """What all runs of a test have.
+
+    Attributes:
+        given: what exists at the start.
+        now: the time at the start.
+        replicas: how many.
+        faults: whether seeds bring failures.
+        is_replayed: whether the whole story is kept.
+    """
+
+    given: Sequence[Manifest]
+    now: dt.datetime
+    replicas: int
+    faults: bool
+    is_replayed: bool = False
+
+
 class World:
     """Everything that lives in one run; see the module.
 
     Args:
         seed: of the run.
         sources: the handlers.
-        given: what exists at the start.
-        now: the time at the start.
-        replicas: how many.
-        faults: whether the seed lets things go wrong.
+        setup: of the test.
 
     Attributes:
         story: what has happened, in lines; the last ones.
+        blows: the failures and the ends of replicas among them, also earlier ones.
     """
 
-    def __init__(
-        self,
-        seed: int,
-        sources: Sources,
-        *,
-        given: Iterable[Manifest],
-        now: dt.datetime,
-        replicas: int,
-        faults: bool,
-    ) -> None:
+    def __init__(self, seed: int, sources: Sources, setup: Setup) -> None:
         self.seed = seed
         self.sources = sources
-        self.replica_count = replicas
-        self.start_time = now
+        self.replica_count = setup.replicas
+        self.start_time = setup.now
         self.loop = VirtualLoop()
         self.threads = VirtualThreads(self.loop)
         self.loop.set_default_executor(self.threads)
-        self.clocks = Clocks(self.loop, self.threads, now.timestamp(), seed, self._begin_thread)
-        self.story: deque[str] = deque(maxlen=_STORY)
-        self.replicas: list[Replica | None] = [None] * replicas
-        self.fate = Fate(seed, is_faulty=faults, strike=self._strike)
-        self._given = given
+        self.clocks = Clocks(
+            self.loop, self.threads, setup.now.timestamp(), seed, self._begin_thread
+        )
+        self.story: deque[str] = deque(maxlen=None if setup.is_replayed else _STORY)
+        self.blows: deque[str] = deque(maxlen=_STORY)
+        self.replicas: list[Replica | None] = [None] * setup.replicas
+        self.fate = Fate(seed, is_faulty=setup.faults, strike=self._strike)
+        self._given = setup.given
         self._rng = random.Random(f"world {seed}")
         self._serials = 0
         self._fast_ends = 0
@@ -113,6 +130,7 @@ class World:
             applies=True,
             collects=True,
             admission=Webhooks(self._rng),
+            converter=self._convert,
         )
         self._collector = GarbageCollector(self.server)
         self.network = _ReviewedNetwork(self)
@@ -138,6 +156,14 @@ class World:
         return self.start_time + dt.timedelta(seconds=self.loop.time())
 
     # What the test wants.
+
+    def find_kind(self, kind: Kind) -> Resource:
+        """Return a kind of the cluster.
+
+        Raises:
+            APINotFoundError: there is none.
+        """
+        return self.run(self._kinds.find(kind))
 
     def run(self, coroutine: Coroutine[Any, Any, R]) -> R:
         """Run something of the test, as time goes on."""
@@ -169,6 +195,8 @@ class World:
         Raises:
             SimulationError: that never comes.
         """
+        if not self._is_kept_running and not self._choose(None):
+            raise SimulationError("No operator runs, so nothing is done: call start() before.")
         end = self.loop.time() + within
         calm_since = self.loop.time()
         while self.loop.time() < max(calm_since, self._changed_at) + _QUIET:
@@ -177,11 +205,22 @@ class World:
                 what = self._describe_work() or last
                 raise SimulationError(
                     f"The operator has not settled within {within:g} s: {what}. "
-                    "If it is to go on for ever, use advance()."
+                    "If it must go on for ever, use advance()."
                 )
             self.advance(_LOOK)
             if self._describe_work():
                 calm_since = self.loop.time()
+
+    def check_orders(self) -> None:
+        """Check that the failures that the test has ordered have come, if chance cannot matter.
+
+        Raises:
+            SimulationError: one has not.
+        """
+        for order in self.fate.orders if self.seed == 0 else ():
+            if not order.is_used:
+                what = f"{order.method or 'request'} of {order.resource or 'any kind'}"
+                raise SimulationError(f"fail() has had no effect: the operator sent no {what}.")
 
     def start(self) -> None:
         """Start all replicas that do not run, and keep them running."""
@@ -228,7 +267,7 @@ class World:
         if not replica.lost.done():
             replica.lost.set_result(None)
         self.network.cut_off(replica)
-        self._tell(f"{replica} is killed")
+        self._tell(f"{replica} is killed", is_blow=True)
 
     def _note_end(self, replica: Replica) -> None:
         if replica.is_dead:
@@ -248,7 +287,7 @@ class World:
         """Let something happen that a seed has drawn."""
         running = self._choose(None)
         if what == "cut":
-            self._tell("all watches are cut")
+            self._tell("all watches are cut", is_blow=True)
             self.network.spoil_watches(Fault("cut"))
         elif running and self._is_kept_running:
             replica = self._rng.choice(running)
@@ -263,6 +302,12 @@ class World:
         self.network.later(self._rng.uniform(*_RESTART), start)
 
     # The rest of the cluster.
+
+    def tell_fault(self, sender: Sender, request: Request, fault: Fault) -> None:
+        """Note what goes wrong with a request."""
+        what = f"{fault.status}" if fault.kind == "status" else fault.kind
+        text = f"{sender.identity}: {request.method} {request.path} fails: {what}"
+        self._tell(text, is_blow=True)
 
     def note_request(self, sender: Sender, request: Request) -> None:
         """Note a request that is carried out."""
@@ -320,6 +365,12 @@ class World:
         body = orjson.dumps({"metadata": {"uid": meta["uid"]}, "status": status})
         self.server.handle(Request("PATCH", path, {}, headers, body, "controller"))
 
+    def _convert(self, objects: list[Json], api_version: str) -> list[Json]:
+        serving = [one for one in self.replicas if one and one.is_running and one.review]
+        if not serving:
+            raise refuse_conversion(objects[0], "failed: no endpoints available for service")
+        return convert(objects, api_version, serving[0].operator.context.registry)
+
     def _note_change(self, change: Change) -> None:
         if change.resource not in _UNIMPORTANT:
             self._changed_at = self.loop.time()
@@ -342,6 +393,7 @@ class World:
         vault = Vault({"test": ConnectionInfo(server="https://simulated")})
         transport = SimulatedTransport(self.network, _User())
         client = Client(vault, Networking(), transport_factory=lambda _: transport)
+        self._kinds = Kinds(client)
         return AsyncClient(client, loop=self.loop)
 
     # Its steps.
@@ -363,8 +415,11 @@ class World:
         elif exc is not None:
             self._tell(f"an error that nobody has caught: {exc!r}")
 
-    def _tell(self, what: str) -> None:
-        self.story.append(f"{self.read_clock():%Y-%m-%d %H:%M:%S.%f} {what}")
+    def _tell(self, what: str, *, is_blow: bool = False) -> None:
+        line = f"{self.read_clock():%Y-%m-%d %H:%M:%S.%f} {what}"
+        self.story.append(line)
+        if is_blow:
+            self.blows.append(line)
 
     def _describe_work(self) -> str:
         """Say what is left to do now; nothing if nothing is."""
@@ -390,6 +445,14 @@ class World:
 
     def _close(self) -> None:
         """End everything, without effect on anything outside."""
+        former = logging.root.manager.disable
+        logging.disable(logging.CRITICAL)  # this end is not a part of the test
+        try:
+            self._end_all()
+        finally:
+            logging.disable(former)
+
+    def _end_all(self) -> None:
         self._is_kept_running = False
         for replica in self._past:
             self.network.cut_off(replica)
@@ -422,7 +485,12 @@ class _ReviewedNetwork(Network):
 
     def choose(self, sender: Sender, sent: Request) -> Fault | None:
         """Return what goes wrong with a request of the operator."""
-        return self._world.fate.choose(sent) if isinstance(sender, Replica) else None
+        if not isinstance(sender, Replica):
+            return None
+        fault = self._world.fate.choose(sent)
+        if fault is not None:
+            self._world.tell_fault(sender, sent, fault)
+        return fault
 
     def carry(
         self, sender: Sender, sent: Request, waiter: asyncio.Future[Any] | None, extra: float

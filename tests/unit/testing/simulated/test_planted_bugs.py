@@ -64,7 +64,8 @@ def test_a_planted_bug_is_found_within_200_seeds_and_the_line_shows_it_again(
     monkeypatch.setenv("WEBOP_SEED", match[1])
     with pytest.raises(AssertionError) as again:
         simulated()
-    assert again.value.__notes__ == found.value.__notes__
+    (whole,) = again.value.__notes__
+    assert whole.splitlines()[-20:] == note.splitlines()[-20:]
 
 
 def _take(test: Test) -> Callable[..., None]:

@@ -22,7 +22,7 @@ from tests.unit.testing.simulated.operators import Thing, build_config, build_th
 from webop.testing import SimulatedCluster, SimulationError, simulated
 
 EPOCH = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
-HERE = {"namespace": "default"}
+HERE: Any = {"namespace": "default"}
 
 
 def declare_nothing() -> None:
@@ -146,11 +146,10 @@ def test_real_work_in_a_thread_is_warned_of_with_its_line() -> None:
         cluster.settle()
         assert get_status(cluster)["done"]
 
-    with pytest.warns(
-        UserWarning, match=r"compute\(\) has run for more than 1 s of real time"
-    ) as w:
+    text = r"compute\(\) has run for more than 1 s of real time"
+    with pytest.warns(UserWarning, match=text) as warned:
         wait()
-    assert Path(w[0].filename) == Path(__file__)
+    assert Path(warned[0].filename) == Path(__file__)
 
 
 _REAL_TIME = time.perf_counter
@@ -159,14 +158,14 @@ _REAL_TIME = time.perf_counter
 def block() -> None:
     @webop.on.create(Thing)
     async def wait(patch: webop.Patch, **_: Any) -> None:
-        time.sleep(20)
+        time.sleep(20)  # noqa: ASYNC251
         patch.status["done"] = True
 
 
 @simulated(block, given=[Thing])
 def test_a_blocked_loop_is_warned_of(cluster: SimulatedCluster) -> None:
+    cluster.create(build_thing())
     with pytest.warns(UserWarning, match=r"wait\(\) blocks the event loop with time\.sleep"):
-        cluster.create(build_thing())
         cluster.settle()
     assert cluster.now > EPOCH + dt.timedelta(seconds=20)
 
@@ -182,14 +181,14 @@ def test_the_network_is_refused_with_host_and_line(*, is_sync: bool) -> None:
         else:
 
             @webop.on.create(Thing)
-            async def call(**_: Any) -> None:
+            async def call_out(**_: Any) -> None:
                 await asyncio.open_connection("db.example.com", 5432)
 
     @simulated(connect, given=[Thing, build_thing()])
     def wait(cluster: SimulatedCluster) -> None:
         cluster.settle()
 
-    place = rf"call\(\) connects to db\.example\.com, at {re.escape(__file__)}:\d+"
+    place = rf"call(_out)?\(\) connects to db\.example\.com, at {re.escape(__file__)}:\d+"
     with pytest.raises(SimulationError, match=place):
         wait()
 
@@ -220,7 +219,7 @@ def test_a_restart_imports_the_modules_afresh(tmp_path: Path) -> None:
 
     @simulated(str(file), given=[Thing, build_thing()])
     def restart(cluster: SimulatedCluster) -> None:
-        for end in (cluster.kill, cluster.stop, lambda: None):
+        for end in (cluster.kill, cluster.stop, cluster.start):
             cluster.settle()
             end()
             cluster.restart()
@@ -299,7 +298,7 @@ def fail_sometimes() -> None:
     ("options", "retry"),
     [({"status": 409}, 1), ({"status": 422, "times": 2}, 2), ({"status": 403}, 1)],
 )
-def test_ordered_failures_come_so_often(options: dict[str, int], retry: int) -> None:
+def test_ordered_failures_come_so_often(options: Any, retry: int) -> None:
     @simulated(fail_sometimes, given=[Thing])
     def run(cluster: SimulatedCluster) -> None:
         cluster.fail("POST", "configmaps", **options)
@@ -348,13 +347,48 @@ def test_a_webhook_costs_few_requests_and_no_record_of_the_dead_stays(
     def list_records() -> list[str]:
         return [name for name in read()["annotations"] if name.startswith("replica.webop.dev/")]
 
-    before = int(read()["resourceVersion"])
+    version = read()["resourceVersion"]
     cluster.advance(days=1)
-    assert int(read()["resourceVersion"]) - before < 10
+    assert read()["resourceVersion"] == version
     cluster.kill()
     cluster.start()
     cluster.settle()
     assert len(list_records()) == 1
+
+
+def test_a_failure_that_never_comes_makes_the_test_fail() -> None:
+    def order(cluster: SimulatedCluster) -> None:
+        cluster.fail("POST", "configmaps")
+        cluster.settle()
+
+    with pytest.raises(SimulationError, match="the operator sent no POST of configmaps"):
+        simulated(declare_nothing, given=[Thing])(order)()
+
+
+@simulated(declare_nothing, given=[Thing])
+def test_failures_of_an_unknown_kind_are_refused(cluster: SimulatedCluster) -> None:
+    with pytest.raises(webop.APINotFoundError, match="There is no kind jobz"):
+        cluster.fail("POST", "jobz")
+    with pytest.raises(webop.APINotFoundError, match="There is no kind jobz"):
+        cluster.play("jobz")
+
+
+@pytest.mark.parametrize("kind", ["configmaps", "ConfigMap", "cm", "v1/configmaps"])
+def test_a_kind_that_fails_can_have_any_of_its_names(kind: str) -> None:
+    @simulated(fail_sometimes, given=[Thing])
+    def run(cluster: SimulatedCluster) -> None:
+        cluster.fail("POST", kind)
+        cluster.create(build_thing())
+        cluster.settle()
+
+    run()
+
+
+@simulated(declare_nothing)
+def test_nothing_settles_without_an_operator(cluster: SimulatedCluster) -> None:
+    cluster.kill()
+    with pytest.raises(SimulationError, match="No operator runs"):
+        cluster.settle()
 
 
 # The cluster.
@@ -382,6 +416,17 @@ def test_requests_of_the_test_pass_through_the_webhooks(cluster: SimulatedCluste
     cluster.start()
     cluster.settle()
     cluster.create(build_thing("two"))
+
+
+@simulated(review, given=[Thing])
+def test_webhooks_cost_no_requests_in_ten_quiet_days(cluster: SimulatedCluster) -> None:
+    def read() -> str:
+        (found,) = cluster.list("validatingwebhookconfigurations")
+        return str(found["metadata"]["resourceVersion"])
+
+    before = read()
+    cluster.advance(days=8)
+    assert read() == before
 
 
 def build_jobs() -> None:
@@ -433,6 +478,24 @@ def test_wrong_use_is_refused_at_once() -> None:
         simulated(declare_nothing, now=dt.datetime(2030, 1, 1))  # noqa: DTZ001
     with pytest.raises(webop.ConfigurationError, match="no file"):
         simulated("absent.py")(lambda cluster: None)()
+    with pytest.raises(ValueError, match="seeds= must be at least 1"):
+        simulated(declare_nothing, seeds=0)
+    with pytest.raises(ValueError, match="Time cannot go back"):
+        simulated(declare_nothing)(lambda cluster: cluster.advance(hours=-1))()
+
+
+def test_the_seed_of_the_environment_must_be_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEBOP_SEED", "-3")
+    with pytest.raises(ValueError, match="WEBOP_SEED must be the number of a seed, got '-3'"):
+        simulated(declare_nothing)(lambda cluster: None)()
+
+
+def test_a_file_is_found_beside_its_test(tmp_path: Path) -> None:
+    (tmp_path / "handlers.py").write_text(_FILE)
+    names: dict[str, Any] = {}
+    code = compile("def test(cluster): ...", tmp_path / "test_it.py", "exec")
+    exec(code, names)
+    simulated("handlers.py", given=[Thing])(names["test"])()
 
 
 @pytest.mark.parametrize("value", ["one", "two"])
