@@ -1,8 +1,9 @@
-"""Tests of CronJobs in memory and on a real API server, with the same functions."""
+"""Tests of CronJobs in virtual time, and on a real API server."""
 
 from __future__ import annotations
 
 import datetime as dt
+import os
 from collections.abc import AsyncIterator
 from functools import partial
 from itertools import islice
@@ -11,109 +12,110 @@ from typing import Any
 
 import pytest
 from cronjob_models import CronJob, CronJobSpec, CronJobV2
-from cronjobs import run
 from kubex.k8s.v1_36.batch.v1.job import Job
 from schedules import find_runs
 
 import webop
-from webop.testing import Clock, ClusterError, FakeClient, check_round_trips, eventually
+from webop.testing import Clock, SimulatedCluster, check_round_trips, eventually, simulated
 
 FOLDER = Path(__file__).parent
+HERE: Any = {"namespace": "default"}
 POD = {"restartPolicy": "Never", "containers": [{"name": "main", "image": "busybox"}]}
-TIME = "2026-01-01T00:00:00Z"
-BEFORE = {"Complete": "SuccessCriteriaMet", "Failed": "FailureTarget"}
-in_memory = pytest.mark.parametrize("world", ["memory"], indirect=True)
-on_a_cluster = pytest.mark.parametrize("world", ["cluster"], indirect=True)
+START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+FIRST = START + dt.timedelta(minutes=30)
+COUNT = int(os.environ.get("CRONJOBS", "2"))
+in_virtual_time = partial(simulated, FOLDER / "cronjobs.py", given=[CronJob], now=START)
 
 
-class World:
-    """A cluster with a CronJob that runs each hour, for the first time in half an hour."""
-
-    def __init__(self, client: webop.AsyncClient, clock: Clock, namespace: str) -> None:
-        self.client, self.clock = client, clock
-        self.place: Any = {"namespace": namespace}
-        self.first = clock.now.replace(second=0, microsecond=0) + dt.timedelta(minutes=30)
-
-    def build(self, name: str = "hello", pod: Any = POD, **spec: Any) -> dict[str, Any]:
-        template = {"spec": {"template": {"spec": pod}}}
-        spec = {"schedule": f"{self.first.minute} * * * *", "jobTemplate": template, **spec}
-        head = {"apiVersion": "batch.example.com/v1", "kind": "CronJob"}
-        return {**head, "metadata": {"name": name, **self.place}, "spec": spec}
-
-    async def create(self, **spec: Any) -> Any:
-        await self.client.create(self.build(**spec))
-        return await self.later()
-
-    async def later(self, hours: float = 0, **spec: Any) -> Any:
-        """Move the time, change the CronJob, and return it when the reconciler has seen that."""
-        self.clock.advance(hours=hours)
-        labels = {"now": f"{self.clock.now.timestamp():.0f}"}  # so that there is a change
-        change = {"spec": {"jobTemplate": {"metadata": {"labels": labels}}, **spec}}
-        await self.client.patch(CronJob, "hello", change, **self.place)
-        return await eventually(self.look)
-
-    async def finish(self, result: str) -> Any:
-        """Write the status of an active Job, as its controller does."""
-        name = (await self.look()).status.active[-1].name
-        end = TIME if result == "Complete" else None
-        conditions = [{"type": each, "status": "True"} for each in (BEFORE[result], result)]
-        status = {"startTime": TIME, "completionTime": end, "conditions": conditions}
-        await self.client.patch(Job, name, {"status": status}, subresource="status", **self.place)
-        return await eventually(partial(self.look, finished=name))
-
-    async def look(self, finished: str = "") -> Any:
-        """Return the CronJob if its status is of its generation, and has no such active Job."""
-        if isinstance(self.client, FakeClient):
-            await self.client.reconcile(run, self.build())
-        cronjob: Any = await self.client.get(CronJob, "hello", **self.place)
-        seen = cronjob.status.conditions.get("Degraded").observed_generation
-        assert seen == cronjob.metadata.generation
-        assert finished not in [job.name for job in cronjob.status.active]
-        return cronjob
-
-    async def list_runs(self) -> list[float]:
-        """Return the scheduled times of all Jobs, in hours after the first one."""
-        jobs: Any = await self.client.list(Job, **self.place)
-        times = [job.metadata.name.removeprefix("hello-") for job in jobs]
-        return sorted((int(time) - self.first.timestamp()) / 3600 for time in times)
+def build(
+    name: str = "hello", namespace: str = "default", pod: Any = POD, **spec: Any
+) -> dict[str, Any]:
+    """Return a CronJob that runs each hour."""
+    template = {"spec": {"template": {"spec": pod}}}
+    spec = {"schedule": "30 * * * *", "jobTemplate": template, **spec}
+    head = {"apiVersion": "batch.example.com/v1", "kind": "CronJob"}
+    return {**head, "metadata": {"name": name, "namespace": namespace}, "spec": spec}
 
 
-@pytest.fixture(params=["memory", "cluster"])
-async def world(request: Any, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
-    if request.param == "memory":
-        fake = FakeClient(CronJob, now=dt.datetime(2026, 1, 1, tzinfo=dt.UTC))
-        yield World(fake, fake.clock, "default")
-        return
-    names = ("webop_cluster", "webop_namespace", "webop_operator")
-    cluster, namespace, operator = map(request.getfixturevalue, names)
-    cluster.apply(FOLDER / "manifests")
-    account = cluster.kubeconfig_for("system:serviceaccount:cronjobs:cronjobs")
-    clock = Clock(dt.datetime.now(dt.UTC))
-    monkeypatch.setattr(webop, "now", lambda: clock.now)  # of the operator, in another thread
-    async with webop.client.connect() as client:
-        with operator("-A", "cronjobs.py", env={"KUBECONFIG": str(account)}):
-            yield World(client, clock, namespace)
+def get_time(job: Any) -> dt.datetime:
+    return dt.datetime.fromtimestamp(int(job.metadata.name.rpartition("-")[2]), dt.UTC)
 
 
-def get_reasons(cronjob: Any) -> list[str]:
+def find_longest_delay(jobs: dict[str, Any]) -> float:
+    """Return the seconds between the time of a run and its Job."""
+    delays: list[dt.timedelta] = [
+        job.metadata.creation_timestamp - get_time(job) for job in jobs.values()
+    ]
+    return max(delays).total_seconds()
+
+
+def list_jobs(cluster: SimulatedCluster) -> dict[str, Any]:
+    jobs: Any = cluster.list(Job, **HERE)
+    return {job.metadata.uid: job for job in jobs}
+
+
+def list_runs(cluster: SimulatedCluster, name: str = "hello") -> list[float]:
+    """Return the times of the Jobs of a CronJob, in hours after the first one."""
+    times = [
+        get_time(job) for job in list_jobs(cluster).values() if job.metadata.name.startswith(name)
+    ]
+    return sorted((time - FIRST).total_seconds() / 3600 for time in times)
+
+
+def get_reasons(cluster: SimulatedCluster, name: str = "hello") -> list[str]:
+    cronjob: Any = cluster.get(CronJob, name, **HERE)
     return [it.reason for it in cronjob.status.conditions]
 
 
-async def test_a_job_starts_in_time_without_a_change(world: World) -> None:
-    async def find_job() -> Any:
-        cronjob = await world.look()
-        assert cronjob.status.last_schedule_time == world.first
-        return await world.client.get(Job, cronjob.status.active[0].name, **world.place)
+def finish_run(cluster: SimulatedCluster, name: str = "hello", *, succeeded: bool = True) -> None:
+    cronjob: Any = cluster.get(CronJob, name, **HERE)
+    cluster.finish(Job, cronjob.status.active[-1].name, succeeded=succeeded)
 
-    cronjob = await world.create()
-    world.clock.now = world.first - dt.timedelta(seconds=1)
-    await world.later()
-    world.clock.now = world.first
-    job = await eventually(find_job)
-    assert job.metadata.annotations["batch.example.com/scheduled-at"] == world.first.isoformat()
-    assert job.metadata.owner_references[0].uid == cronjob.metadata.uid
-    assert job.metadata.labels["now"]
-    assert job.spec.template.spec.containers[0].image == "busybox"
+
+@in_virtual_time()
+def test_each_job_of_90_days_starts_once_in_its_minute(cluster: SimulatedCluster) -> None:
+    cluster.play("jobs", after=30)
+    days = [START + dt.timedelta(days=day) for day in range(90)]
+    minutes = [7 + number * 1440 // COUNT for number in range(COUNT)]
+    for minute in minutes:
+        schedule = f"{minute % 60} {minute // 60} * * *"
+        cluster.create(build(f"daily-{minute}", schedule=schedule))
+    jobs: dict[str, Any] = {}
+    for _ in days:
+        cluster.advance(days=1)
+        jobs |= list_jobs(cluster)
+    assert sorted(job.metadata.name for job in jobs.values()) == sorted(
+        f"daily-{minute}-{day.timestamp() + 60 * minute:.0f}" for day in days for minute in minutes
+    )
+    assert find_longest_delay(jobs) < 1
+
+
+KEEPING = build("keep", successfulJobsHistoryLimit=3)
+FORGETTING = build("forget", successfulJobsHistoryLimit=0)
+
+
+@in_virtual_time(given=[CronJob, KEEPING, FORGETTING], seeds=6)
+def test_kills_and_failures_lose_no_run_and_repeat_none(cluster: SimulatedCluster) -> None:
+    histories = {"keep": [2, 4, 5, 6], "forget": [2]}
+    jobs: dict[str, Any] = {}
+    for hour, succeeded in enumerate([False, True, False, True, True, True, True]):
+        cluster.fail("PATCH", "jobs", status=500, times=hour + 1)
+        cluster.fail("PATCH", "jobs", lost=True)
+        cluster.advance(seconds=(FIRST - cluster.now).total_seconds() + 3600 * hour + 0.02)
+        if hour % 3 == 1:
+            cluster.kill()
+            cluster.start()
+        cluster.settle()
+        jobs |= list_jobs(cluster)
+        for name in histories:
+            finish_run(cluster, name, succeeded=succeeded)
+        cluster.settle()
+    assert find_longest_delay(jobs) < 120
+    for name, history in histories.items():
+        times = [get_time(job) for job in jobs.values() if job.metadata.name.startswith(name)]
+        assert sorted(times) == [FIRST + dt.timedelta(hours=hour) for hour in range(7)]
+        assert list_runs(cluster, name) == history
+        assert get_reasons(cluster, name) == ["JobsFailed", "NoJobsActive", "JobsFailed"]
 
 
 @pytest.mark.parametrize(
@@ -128,79 +130,108 @@ async def test_a_job_starts_in_time_without_a_change(world: World) -> None:
         ({"suspend": True}, 3, [], ["Suspended", "NoJobsActive", "AsExpected"]),
     ],
 )
-async def test_the_last_run_that_is_due_starts(
-    world: World, spec: Any, hours: float, runs: list[float], reasons: list[str]
+@in_virtual_time()
+def test_after_an_outage_the_last_run_that_is_due_starts(
+    cluster: SimulatedCluster, spec: Any, hours: float, runs: list[float], reasons: list[str]
 ) -> None:
-    await world.create(**spec)
-    assert get_reasons(await world.later(hours=hours)) == reasons[:3]
-    assert await world.list_runs() == runs
+    cluster.create(build(**spec))
+    cluster.kill()
+    cluster.advance(hours=hours)
+    cluster.start()
+    cluster.settle()
+    assert list_runs(cluster) == runs
+    assert get_reasons(cluster) == reasons[:3]
 
 
 @pytest.mark.parametrize(("policy", "runs"), [("Allow", [0, 1]), ("Forbid", [0]), ("Replace", [1])])
-async def test_a_run_while_another_one_is_active(world: World, policy: str, runs: Any) -> None:
-    await world.create(concurrencyPolicy=policy)
-    await world.later(hours=1)
-    await world.later(hours=1)
-    assert await world.list_runs() == runs
-    await world.finish("Complete")
-    assert await world.list_runs() == ([0, 1] if policy == "Forbid" else runs)
-
-
-@pytest.mark.parametrize(("limit", "runs"), [(3, [2, 3, 4, 5]), (0, [2])])
-async def test_old_jobs_are_deleted_and_do_not_run_again(
-    world: World, limit: int, runs: Any
+@in_virtual_time()
+def test_a_run_while_another_one_is_active(
+    cluster: SimulatedCluster, policy: str, runs: list[float]
 ) -> None:
-    await world.create(successfulJobsHistoryLimit=limit)
-    for result in ["Failed", "Complete", "Failed", "Complete", "Complete", "Complete"]:
-        await world.later(hours=1)
-        await world.finish(result)
-    assert get_reasons(await world.later()) == ["JobsFailed", "NoJobsActive", "JobsFailed"]
-    assert await world.list_runs() == runs
+    cluster.create(build(concurrencyPolicy=policy))
+    cluster.advance(hours=2)
+    assert list_runs(cluster) == runs
+    finish_run(cluster)
+    cluster.settle()
+    assert list_runs(cluster) == ([0, 1] if policy == "Forbid" else runs)
 
 
-@in_memory
-async def test_a_wrong_schedule_that_was_stored_is_reported(world: World) -> None:
-    assert get_reasons(await world.create(schedule="61 * * * *"))[2] == "InvalidSchedule"
-    assert get_reasons(await world.later(schedule="1 * * * *"))[2] == "AsExpected"
+@in_virtual_time(given=[CronJob, build(schedule="61 * * * *")])
+def test_a_wrong_schedule_that_was_stored_is_reported(cluster: SimulatedCluster) -> None:
+    cluster.settle()
+    assert get_reasons(cluster)[2] == "InvalidSchedule"
+    cluster.patch(CronJob, "hello", {"spec": {"schedule": "1 * * * *"}}, **HERE)
+    cluster.settle()
+    assert get_reasons(cluster)[2] == "AsExpected"
 
 
-@on_a_cluster
-async def test_a_job_that_the_api_server_refuses_is_reported(world: World) -> None:
-    await world.create(pod={**POD, "restartPolicy": "Always"})
-    assert get_reasons(await world.later(hours=1))[2] == "JobNotStarted"
+@in_virtual_time()
+def test_a_job_that_the_api_server_refuses_is_reported(cluster: SimulatedCluster) -> None:
+    cluster.create(build(pod={**POD, "restartPolicy": "Always"}))
+    cluster.advance(hours=1)
+    assert get_reasons(cluster)[2] == "JobNotStarted"
 
 
-@on_a_cluster
-async def test_wrong_cronjobs_are_denied(world: World, webop_cluster: Any) -> None:
-    def read_denial(wrong: Any) -> str:
-        try:
-            webop_cluster.apply(world.build(**wrong), dry_run=True)
-        except ClusterError as exc:
-            return str(exc)
-        return ""  # the API server does not know the webhook yet
-
+@in_virtual_time()
+def test_wrong_cronjobs_are_denied(cluster: SimulatedCluster) -> None:
     for wrong, message in (
         ({"schedule": "61 * * * *"}, "spec.schedule: Bad minute"),
-        ({"schedule": "@daily"}, "spec.schedule: Invalid value"),
+        ({"schedule": "@daily"}, "spec.schedule: must match"),
         ({"timeZone": "Mars"}, "spec.timeZone is unknown"),
         ({"name": "x" * 53}, "the name is too long"),
         ({"pod": {}}, "spec.jobTemplate.spec.template.spec.containers: "),
     ):
-        assert message in eventually(partial(read_denial, wrong))
+        with pytest.raises(webop.APIError, match=message):
+            cluster.create(build(**wrong))
 
 
-async def test_both_versions_show_the_same_cronjob(world: World) -> None:
-    await world.create(schedule="*/5 8 * * 1-5")
-    new: Any = await eventually(partial(world.client.get, CronJobV2, "hello", **world.place))
+@pytest.fixture
+async def client(webop_cluster: Any, webop_operator: Any) -> AsyncIterator[webop.AsyncClient]:
+    """A client of a real cluster, with the operator as the service account of the manifests."""
+    webop_cluster.apply(FOLDER / "manifests")
+    account = webop_cluster.kubeconfig_for("system:serviceaccount:cronjobs:cronjobs")
+    async with webop.client.connect() as client:
+        with webop_operator("-A", "cronjobs.py", env={"KUBECONFIG": str(account)}):
+            yield client
+
+
+async def test_a_job_starts_and_is_deleted_on_a_cluster(
+    client: webop.AsyncClient, webop_namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here: Any = {"namespace": webop_namespace}
+    clock = Clock(dt.datetime.now(dt.UTC))
+    monkeypatch.setattr(webop, "now", lambda: clock.now)  # of the operator, in another thread
+    await client.create(build(**here, schedule="* * * * *", successfulJobsHistoryLimit=0))
+    created = await client.wait_for(CronJob, "hello", "Available", **here)
+    clock.advance(hours=1)
+    due = clock.now.replace(second=0, microsecond=0)
+    change = {"spec": {"jobTemplate": {"metadata": {"labels": {"app": "hello"}}}}}
+    await client.patch(CronJob, "hello", change, **here)  # pauses have the clock of the machine
+    job = await client.wait_for(Job, f"hello-{due.timestamp():.0f}", bool, **here)
+    meta: Any = job.metadata
+    assert meta.annotations["batch.example.com/scheduled-at"] == due.isoformat()
+    assert meta.owner_references[0].uid == created.metadata.uid
+    assert meta.labels["app"] == "hello"
+    stamp = f"{START:%Y-%m-%dT%H:%M:%SZ}"
+    done = [{"type": each, "status": "True"} for each in ("SuccessCriteriaMet", "Complete")]
+    status = {"startTime": stamp, "completionTime": stamp, "conditions": done}
+    await client.patch(Job, meta.name, {"status": status}, subresource="status", **here)
+    await client.wait_gone(Job, meta.name, **here)
+
+
+async def test_both_versions_show_the_same_cronjob(
+    client: webop.AsyncClient, webop_namespace: str
+) -> None:
+    here: Any = {"namespace": webop_namespace}
+    await client.create(build(**here, schedule="*/5 8 * * 1-5"))
+    new = await client.wait_for(CronJobV2, "hello", "Available", **here)
     assert (new.spec.schedule.minute, new.spec.schedule.day_of_month) == ("*/5", "*")
-    assert new.status.conditions.get("Available")
-    change = {"spec": {"schedule": {"hour": "9"}}}
-    await world.client.patch(CronJobV2, "hello", change, **world.place)
-    assert (await world.later()).spec.schedule == "*/5 9 * * 1-5"
+    await client.patch(CronJobV2, "hello", {"spec": {"schedule": {"hour": "9"}}}, **here)
+    assert (await client.get(CronJob, "hello", **here)).spec.schedule == "*/5 9 * * 1-5"
 
 
-@on_a_cluster
-async def test_the_samples_get_defaults(world: World, webop_cluster: Any) -> None:
+@pytest.mark.usefixtures("client")
+def test_the_samples_get_defaults(webop_cluster: Any) -> None:
     find = partial(webop_cluster.apply, FOLDER / "cronjob.yaml", dry_run=True)
     defaults = {"suspend": False, "successfulJobsHistoryLimit": 3, "failedJobsHistoryLimit": 1}
     for found, policy in zip(eventually(find), ("Allow", "Forbid"), strict=True):

@@ -73,3 +73,8 @@ def test_importing_is_fast_and_brings_no_http_and_no_cryptography() -> None:
     cpu, least = (min(sample["cpu"] for sample in samples[at::2]) for at in (0, 1))
     # On a busy machine everything takes longer: then what cannot be helped is the measure.
     assert cpu < 0.35 or cpu < 5 * least
+
+
+def test_tools_for_tests_are_imported_at_first_use() -> None:
+    modules = measure_import("webop.testing")["modules"]
+    assert not [name for name in modules if name.startswith(("webop.testing.", "time_machine"))]

@@ -19,6 +19,7 @@ from webop.models.cel_rules import LIST_KEYS, LIST_TYPE, MAP_TYPE
 from .kinds import Kind
 from .messages import Json, Refusal
 from .patches import is_same
+from .store import Change, Store
 
 Path = tuple[Any, ...]
 Leaves = dict[Path, Any]
@@ -54,8 +55,13 @@ class Owner(NamedTuple):
 class Owners:
     """The fields that managers own, by the uids of objects."""
 
-    def __init__(self) -> None:
+    def __init__(self, store: Store) -> None:
         self._owners: dict[str, dict[Owner, set[Path]]] = {}
+        store.observers.append(self._forget)
+
+    def _forget(self, change: Change) -> None:
+        if change.new is None:
+            self._owners.pop(change.seen["metadata"]["uid"], None)
 
     def note(self, kind: Kind, old: Json | None, new: Json, manager: str) -> None:
         """Give the fields that a write has changed to its manager.

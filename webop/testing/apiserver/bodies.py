@@ -75,7 +75,7 @@ def parse_object(kind: Kind, request: Request) -> Json:
         raise refuse_body("the API version in the data does not match the expected API version")
     if get_content_type(request) == APPLY:
         return raw
-    if not kind.is_custom and (fault := find_misfit(kind, raw)):
+    if not kind.is_custom and (fault := find_misfit(kind, structural.fit(raw, kind.schema))):
         raise refuse_body(f"{kind.kind} cannot be handled as a {kind.kind}: {fault}")
     if unknown := find_unknown(kind, request, raw):
         raise refuse_body(unknown)
@@ -131,10 +131,9 @@ def _is_typed(value: Any, schema: Json) -> bool:
     return structural.has_type(value, schema)
 
 
-def find_misfit(kind: Kind, raw: Json) -> str:
+def find_misfit(kind: Kind, fitted: Json) -> str:
     """Return what an object of a built-in kind cannot be decoded for; nothing if it can."""
-    content = structural.fit(raw, kind.schema)
-    return next(structural.find_faults(content, kind.schema, "", (structural.check_format,)), "")
+    return next(structural.find_faults(fitted, kind.schema, "", (structural.check_format,)), "")
 
 
 def find_unknown(kind: Kind, request: Request, raw: Json) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import hashlib
+from functools import lru_cache
+
+import orjson
 
 from webop.objects.resources import rank_version
 
@@ -12,12 +15,21 @@ from .messages import Json, NoSuchPathError
 _READING = ["get", "patch", "update"]
 
 
-def discover(path: str, kinds: Iterable[Kind], *, is_aggregated: bool) -> Json:
+@lru_cache(16)  # operators ask again and again, and kinds seldom change
+def discover(path: str, kinds: tuple[Kind, ...], *, is_aggregated: bool) -> tuple[Json, str]:
     """Answer a request about a root, a group, or a version of a group.
+
+    Returns:
+        The body, and its ETag.
 
     Raises:
         NoSuchPathError: there is no such group or version.
     """
+    found = _describe(path, kinds, is_aggregated=is_aggregated)
+    return found, f'"{hashlib.sha256(orjson.dumps(found)).hexdigest().upper()}"'
+
+
+def _describe(path: str, kinds: tuple[Kind, ...], *, is_aggregated: bool) -> Json:
     groups: dict[str, dict[str, list[Kind]]] = {}
     for kind in sorted(kinds, key=lambda kind: (kind.group, kind.plural)):
         groups.setdefault(kind.group, {}).setdefault(kind.version, []).append(kind)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Callable, Iterable
 from datetime import datetime
@@ -71,7 +70,7 @@ class Cluster:
         self.store = Store()
         self.kinds = Kinds(self.store, now, kinds, converter)
         self._writer = Writer(self.store, now, rng, admission or Admission())
-        self._writer.owners = Owners() if applies else None
+        self._writer.owners = Owners(self.store) if applies else None
         self._writer.collects = collects
         self._now = now
         for name in ("default", "kube-system"):
@@ -128,11 +127,10 @@ class Cluster:
             root, _, rest = path.strip("/").partition("/")
             if root == "apis" or (root == "api" and rest.count("/") == 0):
                 is_aggregated = _AGGREGATED in request.headers.get("accept", "")
-                told = self.kinds.list_told()
-                found = discover(path, told, is_aggregated=is_aggregated)
+                told = tuple(self.kinds.list_told())
+                found, etag = discover(path, told, is_aggregated=is_aggregated)
                 if not is_aggregated:
                     return Response(200, found)
-                etag = f'"{hashlib.sha256(orjson.dumps(found)).hexdigest().upper()}"'
                 is_known = request.headers.get("if-none-match") == etag
                 return Response(304 if is_known else 200, found, {"etag": etag})
         target = self._find_target(request)

@@ -107,6 +107,7 @@ class Clocks:
             stack.enter_context(mock.patch.object(management, "_LONGEST_PAUSE", math.inf))
             stack.callback(sys.modules.__setitem__, "time", time)
             sys.modules["time"] = self._time  # for all modules that are imported meanwhile
+            stack.enter_context(mock.patch.object(management, "detect_process", str))
             self.adopt(module for name, module in sys.modules.items() if _is_webop(name))
             try:
                 yield

@@ -114,13 +114,15 @@ class Replica(Process):
         webop.on.startup(registry=registry, id="simulation")(self._prepare)
         settings = webop.OperatorSettings()
         self._use_threads(settings)
+        # A single one is a container that starts again in its pod, and takes its record over.
+        identity = "replica" if world.replica_count == 1 else self.identity
         return Operator(
             OperatorOptions(
                 registry=registry,
                 settings=settings,
                 vault=Vault({"simulation": _log_in()}),
                 scope=Scope(clusterwide=True),
-                identity=self.identity,
+                identity=identity,
                 transport_factory=lambda _: SimulatedTransport(world.network, self),
             )
         )

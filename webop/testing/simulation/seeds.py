@@ -11,11 +11,14 @@ import functools
 import inspect
 import os
 import shlex
+import sys
+import unittest
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from webop.controlplane.cluster_client import read_manifest
 from webop.testing.simulation.simulated_cluster import SimulatedCluster
 from webop.testing.simulation.sources import Source, Sources
 from webop.testing.simulation.world import Setup, World
@@ -77,11 +80,16 @@ def simulated(
     """
     if now.utcoffset() is None:
         raise ValueError(f"now= must be a datetime with a time zone, got {now!r}.")
-    setup = Setup([*given], now.astimezone(dt.UTC), replicas, faults)
-
     for name, count in (("seeds", seeds), ("replicas", replicas)):
         if count < 1:
             raise ValueError(f"{name}= must be at least 1, got {count}.")
+    manifests = [*given]
+
+    @functools.cache
+    def build_setup() -> Setup:
+        # Once for all seeds: the definition of a large class takes longer than the start.
+        bodies = [body for each in manifests for body in read_manifest(each)]
+        return Setup(bodies, now.astimezone(dt.UTC), replicas, faults)
 
     def decorate(test: Test) -> Callable[..., None]:
         signature = inspect.signature(test)
@@ -90,27 +98,32 @@ def simulated(
         if "cluster" not in signature.parameters:
             raise TypeError(f"{test.__qualname__}() must have an argument `cluster`.")
 
+        others = [one for name, one in signature.parameters.items() if name != "cluster"]
+        visible = signature.replace(parameters=others)
+
         @functools.wraps(test)
         def run(*args: Any, **kwargs: Any) -> None:
             __tracebackhide__ = True
+            arguments = visible.bind(*args, **kwargs).arguments
             for seed in _choose_seeds(seeds):
-                _run_outside_of_loops(functools.partial(run_once, seed, args, kwargs))
+                _run_outside_of_loops(functools.partial(run_once, seed, arguments))
 
-        def run_once(seed: int, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        def run_once(seed: int, arguments: Mapping[str, Any]) -> None:
             __tracebackhide__ = True
-            chosen = dataclasses.replace(setup, is_replayed=bool(os.environ.get(_SEED)))
+            chosen = dataclasses.replace(build_setup(), is_replayed=bool(os.environ.get(_SEED)))
             world = World(seed, Sources((_locate(one, test) for one in handlers), replace), chosen)
+            whole: Any = {**arguments, "cluster": SimulatedCluster(world)}
+            bound = inspect.BoundArguments(signature, whole)
             try:
                 with world.living():
-                    test(*args, cluster=SimulatedCluster(world), **kwargs)
+                    test(*bound.args, **bound.kwargs)
                     world.check_orders()
             except BaseException as exc:  # also pytest.fail()
-                exc.add_note(_explain(world, test))
+                exc.add_note(_explain(world, test, bound.args))
                 raise
 
-        kept = [one for name, one in signature.parameters.items() if name != "cluster"]
         result: Any = run
-        result.__signature__ = signature.replace(parameters=kept)
+        result.__signature__ = visible
         del result.__wrapped__  # pytest would look for a fixture
         return run
 
@@ -144,14 +157,8 @@ def _locate(source: Source, test: Test) -> Source:
     return beside if beside.is_file() else source
 
 
-def _explain(world: World, test: Test) -> str:
-    _, separator, name = (
-        os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0].partition("::")
-    )
-    command = f"(the test {test.__qualname__})"
-    if separator:
-        file = os.path.relpath(inspect.getfile(test))
-        command = f"pytest {shlex.quote(f'{file}::{name}')}"
+def _explain(world: World, test: Test, args: Sequence[Any]) -> str:
+    command = _find_command(test, args)
     earlier = [line for line in world.blows if line not in world.story]
     blows = ["Failures before:", *(f"  {line}" for line in earlier)] if earlier else []
     lines = [
@@ -162,3 +169,19 @@ def _explain(world: World, test: Test) -> str:
         *(f"  {line}" for line in world.story),
     ]
     return "\n".join(lines)
+
+
+def _find_command(test: Test, args: Sequence[Any]) -> str:
+    """Return the command that runs a test again, for a shell."""
+    _, separator, name = (
+        os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0].partition("::")
+    )
+    if separator:
+        file = os.path.relpath(inspect.getfile(test))
+        return f"pytest {shlex.quote(f'{file}::{name}')}"
+    if args and isinstance(args[0], unittest.TestCase):
+        module, _, name = args[0].id().partition(".")
+        if module == "__main__":
+            return f"python {shlex.quote(sys.argv[0])} {name}"
+        return f"python -m unittest {module}.{name}"
+    return f"(the test {test.__qualname__})"

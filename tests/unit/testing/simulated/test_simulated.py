@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import importlib
 import random
 import re
 import socket
+import sys
 import time
 import uuid
 from pathlib import Path
@@ -228,6 +230,29 @@ def test_a_restart_imports_the_modules_afresh(tmp_path: Path) -> None:
     restart()
 
 
+def test_afterwards_all_modules_are_those_of_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "simulated_shop"
+    package.mkdir()
+    (package / "__init__.py").write_text("from simulated_shop.sell import sell\n")
+    (package / "sell.py").write_text(f"{_FILE}\nsell = create\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    shop = importlib.import_module("simulated_shop")
+    before = shop.sell, sys.modules["simulated_shop.sell"]
+    simulated("simulated_shop.sell", given=[Thing])(lambda cluster: None)()
+    assert sys.modules["simulated_shop"] is shop
+    assert (shop.sell, sys.modules["simulated_shop.sell"]) == before
+
+
+def test_webop_itself_is_not_imported_afresh() -> None:
+    modules = {name: one for name, one in sys.modules.items() if name.startswith("webop.")}
+    handlers = Path(webop.__file__).parents[1] / "absent.py"
+    with pytest.raises(webop.ConfigurationError, match="no file"):
+        simulated(handlers)(lambda cluster: None)()
+    assert {name: sys.modules[name] for name in modules} == modules
+
+
 def leave_traces() -> None:
     @webop.on.create(Thing)
     async def create(client: webop.AsyncClient, **_: Any) -> None:
@@ -302,6 +327,31 @@ def test_what_never_settles_is_named(cluster: SimulatedCluster) -> None:
     text = r"has not settled within 100 s: things\.simulated\.webop\.dev default/one: create has"
     with pytest.raises(SimulationError, match=text):
         cluster.settle(within=100)
+
+
+def serve_a_webhook() -> None:
+    @webop.on.validate(Thing, id="check")
+    def check(**_: Any) -> None: ...
+
+
+@simulated(serve_a_webhook, given=[Thing])
+def test_a_webhook_costs_few_requests_and_no_record_of_the_dead_stays(
+    cluster: SimulatedCluster,
+) -> None:
+    def read() -> Any:
+        kind = "validatingwebhookconfigurations"
+        return cluster.get(kind, "simulated.webop.dev")["metadata"]
+
+    def list_records() -> list[str]:
+        return [name for name in read()["annotations"] if name.startswith("replica.webop.dev/")]
+
+    version = read()["resourceVersion"]
+    cluster.advance(days=1)
+    assert read()["resourceVersion"] == version
+    cluster.kill()
+    cluster.start()
+    cluster.settle()
+    assert len(list_records()) == 1
 
 
 def test_a_failure_that_never_comes_makes_the_test_fail() -> None:
@@ -454,6 +504,20 @@ def test_other_arguments_are_fixtures_and_parameters(
     assert value in {"one", "two"}
     assert tmp_path.is_dir()
     assert cluster.seed in {0, 1}
+
+
+def test_arguments_can_be_given_by_position() -> None:
+    seen: list[Any] = []
+
+    @simulated(declare_nothing)
+    def run(first: int, cluster: SimulatedCluster, second: int, *, third: int = 3) -> None:
+        seen.append((first, cluster.seed, second, third))
+
+    run(1, 2)
+    run(1, second=2, third=4)
+    assert seen == [(1, 0, 2, 3), (1, 0, 2, 4)]
+    with pytest.raises(TypeError, match="too many positional arguments"):
+        run(1, 2, 3)
 
 
 async def test_it_also_runs_where_a_loop_is_running() -> None:
