@@ -94,7 +94,7 @@ KEEPING = build("keep", successfulJobsHistoryLimit=3)
 FORGETTING = build("forget", successfulJobsHistoryLimit=0)
 
 
-@in_virtual_time(given=[CronJob, KEEPING, FORGETTING], seeds=6)
+@in_virtual_time(given=[CronJob, KEEPING, FORGETTING], seeds=4)
 def test_kills_and_failures_lose_no_run_and_repeat_none(cluster: SimulatedCluster) -> None:
     histories = {"keep": [2, 4, 5, 6], "forget": [2]}
     jobs: dict[str, Any] = {}
