@@ -131,10 +131,12 @@ class SimulatedCluster(SyncClient):
 
         Raises:
             APINotFoundError: there is no such kind.
-            ValueError: the status is not that of an error.
+            ValueError: the status is not that of an error, or ``times`` is less than 1.
         """
         if status is not None and not 400 <= status < 600:
             raise ValueError(f"status= must be that of an error, from 400 to 599, got {status}.")
+        if times < 1:
+            raise ValueError(f"times= must be at least 1, got {times}.")
         resource = None if kind is None else self._world.find_kind(kind)
         how = "lost" if lost else "refused" if status is None else "status"
         fault = Fault(how, status=status or 0, seconds=seconds)

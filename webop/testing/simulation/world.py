@@ -69,7 +69,7 @@ class _User:
 
 @dataclass(frozen=True)
 class Setup:
-    """What all runs of a test have.
+    """The setup of all runs of a test.
 
     Attributes:
         given: what exists at the start.
