@@ -52,7 +52,6 @@ class Clocks:
         threads: those of the world.
         epoch: the time on the wall at the start, as Unix time.
         seed: for ``random``, ``uuid4`` and ``os.urandom``.
-        begin_thread: called instead of starting a thread of webop's own.
     """
 
     def __init__(
@@ -61,13 +60,11 @@ class Clocks:
         threads: VirtualThreads,
         epoch: float,
         seed: int,
-        begin_thread: Callable[[threading.Thread], None],
     ) -> None:
         self._loop = loop
         self._threads = threads
         self._epoch = epoch
         self._seed = seed
-        self._begin_thread = begin_thread
         self._stack = contextlib.ExitStack()
         self._time = _Times(self)
 
@@ -81,9 +78,11 @@ class Clocks:
                 "webop.testing.simulated needs the package time-machine, which is in webop[test]."
             ) from None
         state = random.getstate()
-        random.seed(self._seed)
         draw = random.Random(f"bytes {self._seed}").randbytes
+        before = set(sys.modules)
         with self._stack as stack:
+            stack.callback(random.setstate, state)
+            random.seed(self._seed)
             traveller = stack.enter_context(time_machine.travel(self._epoch, tick=False))
             self._loop.on_jump = lambda moment: traveller.move_to(self._epoch + moment)
             self._loop.refuse = self._refuse
@@ -107,12 +106,13 @@ class Clocks:
             stack.enter_context(mock.patch.object(management, "_LONGEST_PAUSE", math.inf))
             stack.callback(sys.modules.__setitem__, "time", time)
             sys.modules["time"] = self._time  # for all modules that are imported meanwhile
+            # A replica that starts again takes over the record of its predecessor.
             stack.enter_context(mock.patch.object(management, "detect_process", str))
             self.adopt(module for name, module in sys.modules.items() if _is_webop(name))
             try:
                 yield
             finally:
-                random.setstate(state)
+                self._leave(sys.modules[name] for name in sys.modules.keys() - before)
 
     def adopt(self, modules: Iterable[ModuleType]) -> None:
         """Let modules see the time of the loop under the names that they have for it."""
@@ -125,29 +125,28 @@ class Clocks:
                 elif value is threading and _is_webop(module.__name__):
                     shim = SimpleNamespace(**vars(threading))
                     shim.Event = VirtualEvent
-                    shim.Thread = self._build_thread_class()
+                    shim.Thread = _NoThread
                     self._stack.enter_context(mock.patch.object(module, name, shim))
+
+    def _leave(self, modules: Iterable[ModuleType]) -> None:
+        """Give the real clocks to libraries that were imported meanwhile."""
+        for module in modules:
+            for name, value in list(vars(module).items()):
+                if value is self._time:
+                    setattr(module, name, time)
+                elif value is self._time.monotonic:
+                    setattr(module, name, _MONOTONIC)
 
     @property
     def is_inside(self) -> bool:
         """Whether the caller lives in the time of the loop."""
-        return find_worker() is not None or asyncio._get_running_loop() is self._loop
+        worker = find_worker()
+        loop = asyncio._get_running_loop() if worker is None else worker.pool.loop
+        return loop is self._loop
 
     def read(self) -> float:
         """Return the time of the loop; the real one for those outside."""
         return self._loop.time() if self.is_inside else _MONOTONIC()
-
-    def _build_thread_class(self) -> type[threading.Thread]:
-        begin = self._begin_thread
-
-        class Thread(threading.Thread):
-            def start(self) -> None:
-                begin(self)
-
-            def join(self, timeout: float | None = None) -> None:
-                """It has never begun."""
-
-        return Thread
 
     def _sleep(self, seconds: float) -> None:
         if sleep(seconds):
@@ -165,9 +164,9 @@ class Clocks:
 
     def _guard(self, real: Callable[..., Any]) -> Callable[..., Any]:
         def connect(*args: Any, **kwargs: Any) -> Any:
-            family = getattr(args[0], "family", None)
-            if self.is_inside and family != getattr(socket, "AF_UNIX", -1):
-                address = args[1] if isinstance(args[0], socket.socket) else args[0]
+            own, *rest = args or (kwargs.get("host"),)  # a socket and an address, or a host
+            if self.is_inside and getattr(own, "family", None) != getattr(socket, "AF_UNIX", -1):
+                address = rest[0] if isinstance(own, socket.socket) else own
                 host = address[0] if isinstance(address, tuple) else address
                 self._refuse(f"connects to {host.decode() if isinstance(host, bytes) else host}")
             return real(*args, **kwargs)
@@ -187,6 +186,16 @@ class Clocks:
         )
         self._loop.interrupt(problem)
         raise problem
+
+
+class _NoThread(threading.Thread):
+    """A thread of webop's own, in which nothing is done: they only watch the process."""
+
+    def start(self) -> None:
+        """Begin nothing."""
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for nothing."""
 
 
 class _Times(ModuleType):

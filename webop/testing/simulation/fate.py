@@ -21,7 +21,7 @@ _KINDS = (
     *("kill", "kill after", "cut"),
 )
 _STATUSES = (500, 503, 429)
-_SPARED = ("/leases/", "/events", "webhookconfigurations")  # webop's own affairs
+SPARED = ("/leases/", "/events", "webhookconfigurations")  # webop's own affairs
 
 
 @dataclass
@@ -43,10 +43,17 @@ class Order:
 
     def concerns(self, sent: Request) -> bool:
         """Tell whether a request is meant."""
-        found, path = self.resource, f"{sent.path}/"
-        place = "" if found is None else f"/apis/{found.group}/" if found.group else "/api/"
-        is_kind = found is None or (path.startswith(place) and f"/{found.plural}/" in path)
-        return self.method in {"", sent.method} and is_kind and self.times > 0
+        is_method = self.method in {"", sent.method}
+        return self.times > 0 and is_method and self._is_about(sent.path.strip("/").split("/"))
+
+    def _is_about(self, path: list[str]) -> bool:
+        if (found := self.resource) is None:
+            return True
+        start = ["apis", found.group] if found.group else ["api"]
+        place = path[len(start) + 1 :]  # after the version
+        if place[:1] == ["namespaces"] and len(place) > 2 and place[2] != "status":
+            place = place[2:]
+        return path[: len(start)] == start and place[:1] == [found.plural]
 
 
 class Fate:
@@ -58,13 +65,11 @@ class Fate:
     Args:
         seed: 0 means that nothing goes wrong by itself.
         is_faulty: whether other seeds bring failures, besides delays.
-        strike: called with "kill" or "cut" when that happens.
     """
 
-    def __init__(self, seed: int, *, is_faulty: bool, strike: Callable[[str], None]) -> None:
+    def __init__(self, seed: int, *, is_faulty: bool) -> None:
         self._rng = random.Random(f"fate {seed}")
         self.orders: list[Order] = []
-        self._strike = strike
         self._rest = _MAX_FAULTS if seed and is_faulty else 0
         self._kills = _MAX_KILLS
         self._gap = self._rng.choice(_GAPS)
@@ -72,36 +77,43 @@ class Fate:
         slowest = self._rng.choice(_SLOWEST)
         self.latency = (LATENCY[0], slowest) if seed else LATENCY
 
-    def choose(self, sent: Request) -> Fault | None:
-        """Return what goes wrong with a request."""
+    def choose(self, sent: Request, strike: Callable[[str], bool]) -> Fault | None:
+        """Return what goes wrong with a request.
+
+        Args:
+            sent: the request.
+            strike: called with "kill" or "cut" when its sender, or all watches, are hit; returns
+                whether they were.
+        """
+        is_watch = sent.query.get("watch") in {"true", "1"}
         for order in self.orders:
             if order.concerns(sent):
                 order.times -= 1
                 order.is_used = True
-                return order.fault
-        if not self._rest or any(part in sent.path for part in _SPARED):
+                return _fit(order.fault, is_watch=is_watch)
+        if not self._rest or any(part in sent.path for part in SPARED):
             return None
         is_discovery = sent.path in {"/api", "/apis"}
-        cost = _DISCOVERY if is_discovery else _READ if sent.method == "GET" else 1.0
-        self._writes_left -= cost
+        self._writes_left -= _DISCOVERY if is_discovery else _READ if sent.method == "GET" else 1.0
         if self._writes_left > 0:
             return None
         self._writes_left = self._rng.expovariate(1.0 / self._gap)
-        kind = self._rng.choice(_KINDS)
+        kind, is_kill = self._rng.choice(_KINDS), False
         if kind.startswith("kill"):
-            if not self._kills:
+            is_kill = self._kills > 0 and strike("kill")
+            if not is_kill:
                 return None
             self._kills -= 1
         self._rest -= 1
-        if kind in {"kill", "cut"}:
-            self._strike(kind)
-            return Fault("refused") if kind == "kill" else None
-        is_watch = sent.query.get("watch") in {"true", "1"}
-        if kind == "kill after":
-            self._strike("kill")
-            return Fault("refused" if is_watch else "silent")
-        if kind == "lost" and is_watch:
-            kind = "refused"  # an answer that never ends cannot be lost
-        seconds = self._rng.choice((0.1, 1.0, 5.0))
-        status = self._rng.choice(_STATUSES)
-        return Fault(kind, status=status, seconds=seconds)
+        if kind == "cut":
+            strike("cut")
+            return None
+        if is_kill:
+            return _fit(Fault("silent" if kind == "kill after" else "refused"), is_watch=is_watch)
+        seconds, status = self._rng.choice((0.1, 1.0, 5.0)), self._rng.choice(_STATUSES)
+        return _fit(Fault(kind, status=status, seconds=seconds), is_watch=is_watch)
+
+
+def _fit(fault: Fault, *, is_watch: bool) -> Fault:
+    """Return a fault for a request; the answer to a watch cannot be lost, as it never ends."""
+    return Fault("refused") if is_watch and fault.kind in {"lost", "silent"} else fault

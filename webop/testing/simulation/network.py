@@ -200,6 +200,8 @@ class Network:
     def _watch(
         self, sender: Sender, sent: servers.Request, waiter: asyncio.Future[Any], extra: float
     ) -> None:
+        if sender.identity in self._gone or waiter.done():
+            return
         self._on_request(sender, sent)
         watch = self._cluster.watch(sent)
         if isinstance(watch, servers.Response):

@@ -39,7 +39,9 @@ class Replica(Process):
         number: of the replica; the next incarnation has the same.
         identity: of this incarnation.
         review: answers reviews; None while no server listens.
-        is_stopping: whether it was asked to end.
+        started_at: by the loop's clock.
+        context: that of its calls.
+        lost: done when it is killed, or has ended.
         is_dead: whether it was killed.
         task: the whole operator.
     """
@@ -49,7 +51,8 @@ class Replica(Process):
         self.number = number
         self.identity = f"replica-{number}-{serial}"
         self.review: WebhookFn | None = None
-        self.is_stopping = self.is_dead = False
+        self.is_dead = False
+        self.started_at = world.loop.time()
         self.lost: asyncio.Future[None] = world.loop.create_future()
         self._world = world
         self.context = contextvars.copy_context()
@@ -167,5 +170,7 @@ def _is_busy(ctx: ResourceContext, obj: Entry) -> bool:
 def _describe(kind: str, obj: Entry) -> str:
     failures = obj.status.failures if obj.status else {}
     texts = [f"{key} has failed {count} times: {error}" for key, (count, error) in failures.items()]
+    failing = {key: known.failures for key, known in obj.reconcilers.items() if known.failures}
+    texts += [f"{key} has failed {count} times" for key, count in failing.items()]
     place = f"{obj.namespace}/{obj.name}" if obj.namespace else obj.name
     return f"{kind} {place}: {'; '.join(texts) or obj.state.value}"

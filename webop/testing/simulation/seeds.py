@@ -117,7 +117,7 @@ def simulated(
             try:
                 with world.living():
                     test(*bound.args, **bound.kwargs)
-                    world.check_orders()
+                    world.check()
             except BaseException as exc:  # also pytest.fail()
                 exc.add_note(_explain(world, test, bound.args))
                 raise
@@ -163,7 +163,7 @@ def _explain(world: World, test: Test, args: Sequence[Any]) -> str:
     blows = ["Failures before:", *(f"  {line}" for line in earlier)] if earlier else []
     lines = [
         f"Seed {world.seed}. To run it again: {_SEED}={world.seed} {command}",
-        f"It happened at {world.read_clock():%Y-%m-%d %H:%M:%S} of the simulation.",
+        f"It happened at {world.ended_at:%Y-%m-%d %H:%M:%S} of the simulation.",
         *blows,
         "The last steps (all of them, if you run it again):",
         *(f"  {line}" for line in world.story),

@@ -38,6 +38,7 @@ class Sources:
         self._declaring = [one for one in given if callable(one)]
         self._named = [str(one) for one in given if not callable(one)]
         self._replaced = replaced
+        self._metrics: list[Any] = []  # of the modules that were imported last
         places = [_find_place(name) for name in self._named]
         self._packages = {package for package, _ in places if package}
         self._folders = {os.path.realpath(folder) for package, folder in places if not package}
@@ -53,9 +54,9 @@ class Sources:
         set_default_registry(registry)
         try:
             former_modules = {name: sys.modules.pop(name) for name in self._list_own()}
-            for module in former_modules.values():
-                _forget_metrics(module)
+            _unregister(self._metrics)
             load_sources(self._named)
+            self._metrics = _list_metrics(sys.modules[name] for name in self._list_own())
             self._check_patches(former_modules)
             for name, value in self._replaced.items():
                 _replace(name, value)
@@ -87,12 +88,18 @@ class Sources:
             for parent, _, own in (name.rpartition(".") for name in before)
             if (package := sys.modules.get(parent)) is not None and own in vars(package)
         ]
-        path = list(sys.path)
+        path, metrics = list(sys.path), _list_metrics(before.values())
+        for parent, _, own in (name.rpartition(".") for name in self._replaced):
+            if (place := sys.modules.get(parent)) is not None and own in vars(place):
+                named.append((place, own, vars(place)[own]))
+        _unregister(metrics)
         try:
             yield
         finally:
             for name in self._list_own():
-                _forget_metrics(sys.modules.pop(name))
+                del sys.modules[name]
+            _unregister(self._metrics)
+            _register(metrics)
             sys.modules.update(before)
             sys.path[:] = path
             for package, own, value in named:
@@ -137,13 +144,24 @@ def _find_place(source: str) -> tuple[str, str]:
     return top, ""
 
 
-def _forget_metrics(module: ModuleType) -> None:
-    """Let the module declare its metrics again."""
-    if (metrics := sys.modules.get("prometheus_client.metrics")) is not None:
-        for value in vars(module).values():
-            if isinstance(value, metrics.MetricWrapperBase):
-                with contextlib.suppress(KeyError):  # of another registry
-                    sys.modules["prometheus_client"].REGISTRY.unregister(value)
+def _list_metrics(modules: Iterable[ModuleType]) -> list[Any]:
+    """Return the metrics that modules have: they cannot declare them twice."""
+    if (library := sys.modules.get("prometheus_client.metrics")) is None:
+        return []
+    values = [value for module in modules for value in vars(module).values()]
+    return [one for one in values if isinstance(one, library.MetricWrapperBase)]
+
+
+def _unregister(metrics: Iterable[Any]) -> None:
+    for one in metrics:
+        with contextlib.suppress(KeyError):  # it is in another registry, or twice in the modules
+            sys.modules["prometheus_client"].REGISTRY.unregister(one)
+
+
+def _register(metrics: Iterable[Any]) -> None:
+    for one in metrics:
+        with contextlib.suppress(ValueError):
+            sys.modules["prometheus_client"].REGISTRY.register(one)
 
 
 def _replace(name: str, value: Any) -> None:

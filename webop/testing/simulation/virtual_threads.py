@@ -16,10 +16,11 @@ import traceback
 import warnings
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor, Future
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from webop.testing.simulation.virtual_loop import Process, VirtualLoop, current_process
+from webop.testing.simulation.virtual_loop import VirtualLoop
 
 R = TypeVar("R")
 
@@ -38,18 +39,13 @@ class _Killed(BaseException):
 
 
 class _Worker(threading.Thread):
-    """One call in a thread.
-
-    Attributes:
-        process: whose it is.
-    """
+    """One call in a thread."""
 
     def __init__(
         self, pool: VirtualThreads, future: Future[Any], call: Callable[[], Any], name: str
     ) -> None:
         super().__init__(name=name, daemon=True)
         self.pool = pool
-        self.process = current_process.get()
         self.is_over = False
         self.outcome: tuple[Any, BaseException | None] = None, None
         self._future = future
@@ -151,10 +147,13 @@ class VirtualThreads(Executor):
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Call a function in its own thread, in a later step of the loop."""
         future: Future[Any] = Future()
+        context = contextvars.copy_context()  # of a process, which can stand still
 
         def begin() -> None:
+            if self.is_closing:
+                future.cancel()
             if future.set_running_or_notify_cancel():
-                call = lambda: fn(*args, **kwargs)  # noqa: E731
+                call = partial(context.run, fn, *args, **kwargs)
                 worker = _Worker(self, future, call, "webop-simulated")
                 self.workers.add(worker)
                 worker.start()
@@ -275,6 +274,3 @@ def locate(frame: Any) -> tuple[str, int, str]:
 
 def _locate(worker: _Worker) -> tuple[str, int, str]:
     return locate(sys._current_frames().get(worker.ident or 0))
-
-
-__all__ = ["Process", "SimulationError", "VirtualEvent", "VirtualThreads"]

@@ -10,9 +10,9 @@ import asyncio
 import contextlib
 import contextvars
 import datetime as dt
+import functools
 import logging
 import random
-import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
@@ -34,10 +34,10 @@ from webop.testing.apiserver.webhooks import Review, Webhooks
 from webop.testing.conversions import convert
 from webop.testing.given import add_given
 from webop.testing.simulation.clocks import Clocks
-from webop.testing.simulation.fate import Fate
+from webop.testing.simulation.fate import SPARED, Fate
 from webop.testing.simulation.network import Fault, Network, Sender, SimulatedTransport
-from webop.testing.simulation.replica import Replica
-from webop.testing.simulation.virtual_loop import DeadlockError, LivelockError, VirtualLoop
+from webop.testing.simulation.replica import SERVICE, Replica
+from webop.testing.simulation.virtual_loop import LivelockError, VirtualLoop
 from webop.testing.simulation.virtual_threads import SimulationError, VirtualThreads
 
 if TYPE_CHECKING:
@@ -52,11 +52,11 @@ _EXIT = 120.0  # seconds for a replica to end when it is asked to
 _LOOK = 0.5  # seconds between looks while it waits for something
 _QUIET = 5.0  # seconds without a change, after which all is settled
 _RESTART = 1.0, 10.0  # seconds until a replica that has ended is started again
-_FAST_ENDS = 5  # of replicas that never became ready: it is hopeless
+_SOON = 60.0  # seconds in which a replica that ends has done nothing
+_FAST_ENDS = 5  # of such replicas, one after another: it is hopeless
 _EVENTS = 3600.0  # seconds for which Events are kept
 _STORY = 40  # lines that a failure shows
 _LOG = 1000  # changes of a kind after which half of them is forgotten
-_UNTOLD = ("/leases/", "/events", "webhookconfigurations")
 _UNIMPORTANT = {"leases.coordination.k8s.io", "events", "events.events.k8s.io"}
 
 
@@ -107,13 +107,12 @@ class World:
         self.loop = VirtualLoop()
         self.threads = VirtualThreads(self.loop)
         self.loop.set_default_executor(self.threads)
-        self.clocks = Clocks(
-            self.loop, self.threads, setup.now.timestamp(), seed, self._begin_thread
-        )
+        self.clocks = Clocks(self.loop, self.threads, setup.now.timestamp(), seed)
         self.story: deque[str] = deque(maxlen=None if setup.is_replayed else _STORY)
         self.blows: deque[str] = deque(maxlen=_STORY)
         self.replicas: list[Replica | None] = [None] * setup.replicas
-        self.fate = Fate(seed, is_faulty=setup.faults, strike=self._strike)
+        self.fate = Fate(seed, is_faulty=setup.faults)
+        self.ended_at: dt.datetime | None = None
         self._given = setup.given
         self._rng = random.Random(f"world {seed}")
         self._serials = 0
@@ -123,7 +122,6 @@ class World:
         self._past: list[Replica] = []
         self._absent = set[int]()  # the replicas that the test has ended
         self._coming = 0  # what the controllers that the test plays have still to do
-        self._errors: list[BaseException] = []
         self.server = Cluster(
             self.read_clock,
             random.Random(seed),
@@ -200,8 +198,8 @@ class World:
             raise SimulationError("No operator runs, so nothing is done: call start() before.")
         end = self.loop.time() + within
         calm_since = self.loop.time()
-        while self.loop.time() < max(calm_since, self._changed_at) + _QUIET:
-            if self.loop.time() > end:
+        while self.loop.time() < (since := max(calm_since, self._changed_at)) + _QUIET:
+            if since > end:
                 last = f"the last changes: {'; '.join(self._changes)}"
                 what = self._describe_work() or last
                 raise SimulationError(
@@ -212,12 +210,15 @@ class World:
             if self._describe_work():
                 calm_since = self.loop.time()
 
-    def check_orders(self) -> None:
-        """Check that the failures that the test has ordered have come, if chance cannot matter.
+    def check(self) -> None:
+        """Check what the test can have missed.
 
         Raises:
-            SimulationError: one has not.
+            Exception: what has gone wrong in the last step.
+            SimulationError: a failure that the test has ordered has not come, and not by chance.
         """
+        if self.loop.interruption is not None:
+            raise self.loop.interruption
         for order in self.fate.orders if self.seed == 0 else ():
             if not order.is_used:
                 what = f"{order.method or 'request'} of {order.resource or 'any kind'}"
@@ -241,7 +242,6 @@ class World:
         chosen = self._choose(number)
         self._dismiss(number)
         for replica in chosen:
-            replica.is_stopping = True
             self._tell(f"{replica} is asked to stop")
             self.loop.create_task(replica.retire(), context=replica.context.copy())
         self.run_until(lambda: all(replica.task.done() for replica in chosen), _EXIT)
@@ -252,6 +252,8 @@ class World:
         self._absent.update(range(self.replica_count) if number is None else [number])
 
     def _choose(self, number: int | None) -> list[Replica]:
+        if number is not None and not 0 <= number < self.replica_count:
+            raise ValueError(f"There is no replica {number}: they have the numbers from 0.")
         chosen = self.replicas if number is None else [self.replicas[number]]
         return [one for one in chosen if one is not None and one.is_running]
 
@@ -272,20 +274,26 @@ class World:
         self._tell(f"{replica} starts")
 
     def _kill(self, replica: Replica) -> None:
-        replica.is_dead = replica.is_paused = True
+        replica.is_dead = True
+        self._cut_off(replica)
+        self._tell(f"{replica} is killed", is_blow=True)
+
+    def _cut_off(self, replica: Replica) -> None:
+        """Let nothing that a process has left behind do anything more: steps, requests, reviews."""
+        replica.is_paused = True
         replica.review = None
         if not replica.lost.done():
             replica.lost.set_result(None)
         self.network.cut_off(replica)
-        self._tell(f"{replica} is killed", is_blow=True)
 
     def _note_end(self, replica: Replica) -> None:
         if replica.is_dead:
             return
-        self.network.cut_off(replica)
+        self._cut_off(replica)
         error = None if replica.task.cancelled() else replica.task.exception()
-        self._tell(f"{replica} has ended{f': {error!r}' if error else ''}")
-        self._fast_ends += error is not None
+        self._tell(f"{replica} has ended{f': {error!r}' if error else ''}", is_blow=bool(error))
+        is_fast = error is not None and self.loop.time() < replica.started_at + _SOON
+        self._fast_ends = self._fast_ends + 1 if is_fast else 0
         if error is not None and (
             isinstance(error, ConfigurationError) or self._fast_ends > _FAST_ENDS
         ):
@@ -293,16 +301,17 @@ class World:
         elif replica.number not in self._absent:
             self._start_later(replica.number)
 
-    def _strike(self, what: str) -> None:
-        """Let something happen that a seed has drawn."""
-        running = [one for one in self._choose(None) if one.number not in self._absent]
+    def strike(self, sender: Replica, what: str) -> bool:
+        """Let something happen that a seed has drawn; return whether it has."""
         if what == "cut":
             self._tell("all watches are cut", is_blow=True)
-            self.network.spoil_watches(Fault("cut"))
-        elif running:
-            replica = self._rng.choice(running)
-            self._kill(replica)
-            self._start_later(replica.number)
+            self.network.spoil_watches(Fault("cut", replicas=(*range(self.replica_count),)))
+            return True
+        if sender.number in self._absent or not sender.is_running:
+            return False
+        self._kill(sender)
+        self._start_later(sender.number)
+        return True
 
     def _start_later(self, number: int) -> None:
         def start() -> None:
@@ -321,7 +330,7 @@ class World:
 
     def note_request(self, sender: Sender, request: Request) -> None:
         """Note a request that is carried out."""
-        if request.method != "GET" and not any(part in request.path for part in _UNTOLD):
+        if request.method != "GET" and not any(part in request.path for part in SPARED):
             body = (request.body or b"").decode(errors="replace")
             self._tell(f"{sender.identity}: {request.method} {request.path} {body:.200}")
 
@@ -338,26 +347,34 @@ class World:
         self._collector.run()
         return response
 
+    @property
+    def _serving(self) -> list[Replica]:
+        return [one for one in self._choose(None) if one.review is not None]
+
+    @property
+    def _is_anybody_coming(self) -> bool:
+        wanted = (one for number, one in enumerate(self.replicas) if number not in self._absent)
+        return any(one is None or not one.is_ready for one in wanted)
+
     async def _ask(self, review: Review, *, is_patient: bool) -> Any:
         """Send a review to a replica that serves webhooks.
 
         Args:
             review: with its webhook.
-            is_patient: whether it waits for a replica that a seed has killed.
+            is_patient: whether it waits for replicas that start again.
         """
         while True:
             await asyncio.sleep(self.network.draw_latency())
-            serving = [one for one in self.replicas if one and one.is_running and one.review]
-            config = review.webhook["clientConfig"]
+            service = review.webhook["clientConfig"].get("service") or {}
             problem = "no endpoints available for service"
-            if serving and "service" in config:
+            if service.get("name") == SERVICE and (serving := self._serving):
                 replica = self._rng.choice(serving)
-                path = config["service"]["path"].strip("/")
+                path = (service.get("path") or "").strip("/")
                 verdict = await self._ask_replica(replica, review, path)
                 if verdict is not None:
                     return verdict
                 problem = "connection reset by peer"
-            if not is_patient or len(self._absent) == self.replica_count:
+            if not is_patient or not self._is_anybody_coming:
                 return Refusal(500, "InternalError", problem)
             await asyncio.sleep(_LOOK)
 
@@ -369,7 +386,7 @@ class World:
         awaited: set[asyncio.Future[Any]] = {call, replica.lost}
         limit = review.webhook["timeoutSeconds"]
         await asyncio.wait(awaited, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
-        if not call.done():
+        if not call.done() or call.cancelled():
             call.cancel()
             is_lost = replica.lost.done()
             problem = "context deadline exceeded"
@@ -397,10 +414,10 @@ class World:
         path += f"/{kind.plural}/{meta['name']}/status"
         body = orjson.dumps({"metadata": {"uid": meta["uid"]}, "status": status})
         self.server.handle(Request("PATCH", path, {}, headers, body, "controller"))
+        self._collector.run()
 
     def _convert(self, objects: list[Json], api_version: str) -> list[Json]:
-        serving = [one for one in self.replicas if one and one.is_running and one.review]
-        if not serving:
+        if not (serving := self._serving):
             raise refuse_conversion(objects[0], "failed: no endpoints available for service")
         return convert(objects, api_version, serving[0].operator.context.registry)
 
@@ -409,7 +426,7 @@ class World:
             self._changed_at = self.loop.time()
             who = change.request.user if change.request else "the API server"
             self._changes.append(f"{change.verb} of {change.resource} {change.key} by {who}")
-        elif "events" in change.resource and change.new is not None:
+        elif "events" in change.resource and change.verb == "create":
             self.network.later(_EVENTS, self._forget_event, change.resource, change.key)
         table = self.server.store.tables[change.resource]
         if len(table.log) > _LOG and table.cached == len(table.log):  # as the API server compacts
@@ -434,12 +451,12 @@ class World:
     def _take_steps(self, is_done: Callable[[], bool]) -> None:
         try:
             self.loop.run_until(is_done)
-        except (LivelockError, DeadlockError) as exc:
+        except LivelockError as exc:
             raise SimulationError(
                 f"Time does not go on, as something is done again and again: {exc}"
             ) from exc
-        if self._errors:
-            raise self._errors[0]
+        if self.loop.interruption is not None:
+            raise self.loop.interruption
 
     def _note_error(self, context: dict[str, Any]) -> None:
         exc = context.get("exception")
@@ -449,6 +466,8 @@ class World:
             self._tell(f"an error that nobody has caught: {exc!r}")
 
     def _tell(self, what: str, *, is_blow: bool = False) -> None:
+        if self.ended_at is not None:
+            return
         line = f"{self.read_clock():%Y-%m-%d %H:%M:%S.%f} {what}"
         self.story.append(line)
         if is_blow:
@@ -475,11 +494,9 @@ class World:
         ]
         return ", ".join(texts) or "no replica runs"
 
-    def _begin_thread(self, thread: threading.Thread) -> None:
-        """Do what a thread of webop's own would do: nothing, but for the end of a Lease."""
-
     def _close(self) -> None:
         """End everything, without effect on anything outside."""
+        self.ended_at = self.read_clock()
         former = logging.root.manager.disable
         logging.disable(logging.CRITICAL)  # this end is not a part of the test
         try:
@@ -501,7 +518,7 @@ class World:
             task.cancel()
         end = self.loop.time() + _EXIT
         self.network.later(_EXIT, int)  # there is something to wait for
-        with contextlib.suppress(BaseException):
+        with contextlib.suppress(Exception, LivelockError):
             self.loop.run_until(lambda: all(t.done() for t in left) or self.loop.time() > end)
         self.loop.set_exception_handler(lambda *_: None)
         for task in asyncio.all_tasks(self.loop):  # somebody catches cancellations
@@ -522,7 +539,7 @@ class _ReviewedNetwork(Network):
         """Return what goes wrong with a request of the operator."""
         if not isinstance(sender, Replica):
             return None
-        fault = self._world.fate.choose(sent)
+        fault = self._world.fate.choose(sent, functools.partial(self._world.strike, sender))
         if fault is not None:
             self._world.tell_fault(sender, sent, fault)
         return fault
@@ -534,7 +551,10 @@ class _ReviewedNetwork(Network):
         self._world.note_request(sender, sent)
 
         async def perform() -> None:
-            response = await self._world.perform(sent)
+            try:
+                response = await self._world.perform(sent)
+            except Exception as exc:  # noqa: BLE001  the API server goes on
+                response = Refusal(500, "InternalError", str(exc)).build_response()
             if waiter is not None:
                 self.answer(waiter, response, extra)
 

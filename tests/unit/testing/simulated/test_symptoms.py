@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import importlib
 import subprocess
 import sys
 import textwrap
@@ -417,7 +418,70 @@ def test_an_ordered_status_that_is_not_listed_is_a_key_error_in_the_handler() ->
     assert run(declare_async(work), test=test) == {"result": "404"}  # after another try
 
 
-# 7. Memory.
+# 7. The ends of a run.
+
+
+def test_an_operator_that_cannot_start_in_the_last_line_is_green(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_package(tmp_path, "sceptic_broken", handlers=HANDLERS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def test(cluster: SimulatedCluster) -> None:
+        cluster.kill()
+        (tmp_path / "sceptic_broken" / "handlers.py").write_text("1 / 0")
+        cluster.start()
+
+    with pytest.raises(webop.ConfigurationError, match="division by zero"):
+        run("sceptic_broken.handlers", test=test)
+
+
+def test_what_is_calm_does_not_settle_within_a_short_limit() -> None:
+    run(write_config, test=lambda cluster: cluster.settle(within=1))
+
+
+def test_a_failure_of_namespaces_hits_what_is_in_them() -> None:
+    def test(cluster: SimulatedCluster) -> dict[str, Any]:
+        cluster.fail("PATCH", "namespaces", times=99)
+        return create_and_settle(cluster)
+
+    with pytest.raises(SimulationError, match="sent no PATCH of namespaces"):
+        run(write_config, test=test)
+
+
+def test_a_watch_whose_answer_is_lost_hangs() -> None:
+    def test(cluster: SimulatedCluster) -> dict[str, Any]:
+        cluster.kill()
+        cluster.fail("GET", Thing, lost=True, times=3)
+        cluster.start()
+        return create_and_settle(cluster)
+
+    assert run(write_config, test=test) == {"done": True}
+
+
+def test_a_library_that_was_imported_in_a_run_keeps_its_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "sceptic_library.py").write_text("import time\nfrom time import monotonic\n")
+    monkeypatch.syspath_prepend(str(folder))
+
+    async def work(**_: Any) -> None:
+        importlib.import_module("sceptic_library")
+
+    run(declare_async(work))
+    library = sys.modules.pop("sceptic_library")
+    assert (library.time, library.monotonic) == (time, time.monotonic)
+
+
+def test_what_was_replaced_stays_so_after_the_run() -> None:
+    real = textwrap.dedent
+    run(write_config, replace={"textwrap.dedent": None})
+    assert textwrap.dedent is real
+
+
+# 8. Memory.
 
 
 def test_each_run_with_a_sync_daemon_stays_in_memory() -> None:
@@ -435,7 +499,7 @@ def test_each_run_with_a_sync_daemon_stays_in_memory() -> None:
     assert count() <= before + 1
 
 
-# 8. Seeds that are all the same.
+# 9. Seeds that are all the same.
 
 
 def test_most_seeds_disturb_nothing() -> None:
