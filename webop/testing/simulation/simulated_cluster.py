@@ -179,7 +179,7 @@ class SimulatedCluster(SyncClient):
         def note(change: Change) -> None:
             if change.verb == "create" and change.resource == name:
                 assert change.new is not None  # noqa: S101 - for the type checker
-                self._world.play_later(after, name, change.new, act)
+                self._world.server.play_later(after, name, change.new, act)
 
         def act(raw: Json, stamp: str) -> Json:
             if name in {"jobs.batch", "pods"}:

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import contextvars
 import datetime as dt
-import functools
 import logging
 import random
 from collections import deque
@@ -18,25 +17,19 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import orjson
-
 from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.client.kinds import Kind, Kinds
 from webop.client.objects import AsyncClient
 from webop.client.standalone import Networking
-from webop.errors import ConfigurationError, ReviewError
-from webop.testing.apiserver import Change, Cluster, Json, Refusal, Request, Response
-from webop.testing.apiserver.builtin import list_kinds
-from webop.testing.apiserver.conversions import refuse_conversion
-from webop.testing.apiserver.garbage import GarbageCollector
-from webop.testing.apiserver.webhooks import Review, Webhooks
-from webop.testing.conversions import convert
+from webop.errors import ConfigurationError
+from webop.testing.apiserver import Request
 from webop.testing.given import add_given
+from webop.testing.simulation.api_server import ReviewedNetwork, ReviewedServer, User
 from webop.testing.simulation.clocks import Clocks
 from webop.testing.simulation.fate import SPARED, Fate
-from webop.testing.simulation.network import Fault, Network, Sender, SimulatedTransport
-from webop.testing.simulation.replica import SERVICE, Replica
+from webop.testing.simulation.network import Fault, Sender, SimulatedTransport
+from webop.testing.simulation.replica import Replica
 from webop.testing.simulation.virtual_loop import LivelockError, VirtualLoop
 from webop.testing.simulation.virtual_threads import SimulationError, VirtualThreads
 
@@ -54,17 +47,7 @@ _QUIET = 5.0  # seconds without a change, after which all is settled
 _RESTART = 1.0, 10.0  # seconds until a replica that has ended is started again
 _SOON = 60.0  # seconds in which a replica that ends has done nothing
 _FAST_ENDS = 5  # of such replicas, one after another: it is hopeless
-_EVENTS = 3600.0  # seconds for which Events are kept
 _STORY = 40  # lines that a failure shows
-_LOG = 1000  # changes of a kind after which half of them is forgotten
-_UNIMPORTANT = {"leases.coordination.k8s.io", "events", "events.events.k8s.io"}
-
-
-class _User:
-    """Who sends the requests of the test."""
-
-    number = -1
-    identity = "test"
 
 
 @dataclass(frozen=True)
@@ -117,22 +100,10 @@ class World:
         self._rng = random.Random(f"world {seed}")
         self._serials = 0
         self._fast_ends = 0
-        self._changed_at = 0.0
-        self._changes: deque[str] = deque(maxlen=5)
         self._past: list[Replica] = []
         self._absent = set[int]()  # the replicas that the test has ended
-        self._coming = 0  # what the controllers that the test plays have still to do
-        self.server = Cluster(
-            self.read_clock,
-            random.Random(seed),
-            kinds=list_kinds(),
-            applies=True,
-            collects=True,
-            admission=Webhooks(self._rng),
-            converter=self._convert,
-        )
-        self._collector = GarbageCollector(self.server)
-        self.network = _ReviewedNetwork(self)
+        self.server = ReviewedServer(self)
+        self.network = ReviewedNetwork(self)
         self.network.latency = self.fate.latency
         self.user = self._build_client()
 
@@ -143,7 +114,7 @@ class World:
         with self.sources.kept(), self.clocks.installed():
             try:
                 add_given(self.server, self._given, "default")
-                self.server.store.observers.append(self._note_change)
+                self.server.store.observers.append(self.server.note_change)
                 self.start()
                 self.run_until(lambda: all(one and one.is_ready for one in self.replicas), _START)
                 yield
@@ -198,9 +169,9 @@ class World:
             raise SimulationError("No operator runs, so nothing is done: call start() before.")
         end = self.loop.time() + within
         calm_since = self.loop.time()
-        while self.loop.time() < (since := max(calm_since, self._changed_at)) + _QUIET:
+        while self.loop.time() < (since := max(calm_since, self.server.changed_at)) + _QUIET:
             if since > end:
-                last = f"the last changes: {'; '.join(self._changes)}"
+                last = f"the last changes: {'; '.join(self.server.changes)}"
                 what = self._describe_work() or last
                 raise SimulationError(
                     f"The operator has not settled within {within:g} s: {what}. "
@@ -320,7 +291,7 @@ class World:
 
         self.network.later(self._rng.uniform(*_RESTART), start)
 
-    # The rest of the cluster.
+    # The story.
 
     def tell_fault(self, sender: Sender, request: Request, fault: Fault) -> None:
         """Note what goes wrong with a request."""
@@ -334,114 +305,20 @@ class World:
             body = (request.body or b"").decode(errors="replace")
             self._tell(f"{sender.identity}: {request.method} {request.path} {body:.200}")
 
-    async def perform(self, request: Request) -> Response:
-        """Carry out a request, with the webhooks that are concerned."""
-        steps, verdict = self.server.perform(request), None
-        while True:
-            try:
-                review = steps.send(verdict)
-            except StopIteration as exc:
-                response: Response = exc.value
-                break
-            verdict = await self._ask(review, is_patient=request.user == _User.identity)
-        self._collector.run()
-        return response
-
     @property
-    def _serving(self) -> list[Replica]:
+    def serving(self) -> list[Replica]:
+        """The replicas that serve webhooks."""
         return [one for one in self._choose(None) if one.review is not None]
 
     @property
-    def _is_anybody_coming(self) -> bool:
+    def is_anybody_coming(self) -> bool:
+        """Whether a replica starts."""
         wanted = (one for number, one in enumerate(self.replicas) if number not in self._absent)
         return any(one is None or not one.is_ready for one in wanted)
 
-    async def _ask(self, review: Review, *, is_patient: bool) -> Any:
-        """Send a review to a replica that serves webhooks.
-
-        Args:
-            review: with its webhook.
-            is_patient: whether it waits for replicas that start again.
-        """
-        while True:
-            await asyncio.sleep(self.network.draw_latency())
-            service = review.webhook["clientConfig"].get("service") or {}
-            problem = "no endpoints available for service"
-            if service.get("name") == SERVICE and (serving := self._serving):
-                replica = self._rng.choice(serving)
-                path = (service.get("path") or "").strip("/")
-                verdict = await self._ask_replica(replica, review, path)
-                if verdict is not None:
-                    return verdict
-                problem = "connection reset by peer"
-            if not is_patient or not self._is_anybody_coming:
-                return Refusal(500, "InternalError", problem)
-            await asyncio.sleep(_LOOK)
-
-    async def _ask_replica(self, replica: Replica, review: Review, path: str) -> Any:
-        """Return the answer of a replica; None if it was killed meanwhile."""
-        assert replica.review is not None  # noqa: S101 - for the type checker
-        reviewing = replica.review(orjson.loads(orjson.dumps(review)), webhook=path)
-        call = self.loop.create_task(reviewing, context=replica.context.copy())
-        awaited: set[asyncio.Future[Any]] = {call, replica.lost}
-        limit = review.webhook["timeoutSeconds"]
-        await asyncio.wait(awaited, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
-        if not call.done() or call.cancelled():
-            call.cancel()
-            is_lost = replica.lost.done()
-            problem = "context deadline exceeded"
-            return None if is_lost else Refusal(500, "InternalError", problem)
-        if isinstance(exc := call.exception(), ReviewError):
-            return Refusal(500, "InternalError", f"HTTP {exc.status}: {exc}")
-        return call.result()
-
-    def play_later(
-        self, seconds: float, resource: str, raw: Json, build: Callable[[Json, str], Json]
-    ) -> None:
-        """Write the status of an object some time later, as its controller does."""
-        self._coming += 1
-        self.network.later(seconds, self._play, resource, raw, build)
-
-    def _play(self, resource: str, raw: Json, build: Callable[[Json, str], Json]) -> None:
-        self._coming -= 1
-        kind = next(one for one in self.server.kinds.list_served() if one.resource == resource)
-        meta = raw["metadata"]
-        path = f"/{'apis' if kind.group else 'api'}/{kind.api_version}"
-        path += f"/namespaces/{meta['namespace']}" if kind.namespaced else ""
-        stamp = self.read_clock().strftime("%Y-%m-%dT%H:%M:%SZ")
-        status = build({**raw, "kind": kind.kind}, stamp)
-        headers = {"content-type": "application/merge-patch+json"}
-        path += f"/{kind.plural}/{meta['name']}/status"
-        body = orjson.dumps({"metadata": {"uid": meta["uid"]}, "status": status})
-        self.server.handle(Request("PATCH", path, {}, headers, body, "controller"))
-        self._collector.run()
-
-    def _convert(self, objects: list[Json], api_version: str) -> list[Json]:
-        if not (serving := self._serving):
-            raise refuse_conversion(objects[0], "failed: no endpoints available for service")
-        return convert(objects, api_version, serving[0].operator.context.registry)
-
-    def _note_change(self, change: Change) -> None:
-        if change.resource not in _UNIMPORTANT:
-            self._changed_at = self.loop.time()
-            who = change.request.user if change.request else "the API server"
-            self._changes.append(f"{change.verb} of {change.resource} {change.key} by {who}")
-        elif "events" in change.resource and change.verb == "create":
-            self.network.later(_EVENTS, self._forget_event, change.resource, change.key)
-        table = self.server.store.tables[change.resource]
-        if len(table.log) > _LOG and table.cached == len(table.log):  # as the API server compacts
-            table.oldest = table.compacted = table.log[_LOG // 2].version
-            del table.log[: _LOG // 2 + 1]
-            table.cached = len(table.log)
-
-    def _forget_event(self, resource: str, key: str) -> None:
-        group = "/apis/events.k8s.io/v1" if "." in resource else "/api/v1"
-        namespace, _, name = key.partition("/")
-        self.server.handle(Request("DELETE", f"{group}/namespaces/{namespace}/events/{name}"))
-
     def _build_client(self) -> AsyncClient:
         vault = Vault({"test": ConnectionInfo(server="https://simulated")})
-        transport = SimulatedTransport(self.network, _User())
+        transport = SimulatedTransport(self.network, User())
         client = Client(vault, Networking(), transport_factory=lambda _: transport)
         self._kinds = Kinds(client)
         return AsyncClient(client, loop=self.loop)
@@ -482,7 +359,7 @@ class World:
             return self._describe_obstacles()
         if not any(one.is_active for one in running):
             return "no replica has the Lease"
-        return "; ".join(busy[:3]) or ("a controller acts soon" if self._coming else "")
+        return "; ".join(busy[:3]) or ("a controller acts soon" if self.server.coming else "")
 
     def _describe_obstacles(self) -> str:
         texts = [
@@ -524,40 +401,3 @@ class World:
         for task in asyncio.all_tasks(self.loop):  # somebody catches cancellations
             task._log_destroy_pending = False  # type: ignore[attr-defined]
         self.loop.close()
-
-
-class _ReviewedNetwork(Network):
-    """The network of a world: requests pass through the webhooks of its API server."""
-
-    def __init__(self, world: World) -> None:
-        rng = random.Random(f"network {world.seed}")
-        super().__init__(world.loop, world.server, rng, world.note_request)
-        self._world = world
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def choose(self, sender: Sender, sent: Request) -> Fault | None:
-        """Return what goes wrong with a request of the operator."""
-        if not isinstance(sender, Replica):
-            return None
-        fault = self._world.fate.choose(sent, functools.partial(self._world.strike, sender))
-        if fault is not None:
-            self._world.tell_fault(sender, sent, fault)
-        return fault
-
-    def carry(
-        self, sender: Sender, sent: Request, waiter: asyncio.Future[Any] | None, extra: float
-    ) -> None:
-        """Carry a request out, and let its answer come back if anybody waits for it."""
-        self._world.note_request(sender, sent)
-
-        async def perform() -> None:
-            try:
-                response = await self._world.perform(sent)
-            except Exception as exc:  # noqa: BLE001  the API server goes on
-                response = Refusal(500, "InternalError", str(exc)).build_response()
-            if waiter is not None:
-                self.answer(waiter, response, extra)
-
-        task = self.loop.create_task(perform(), context=contextvars.Context())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
