@@ -18,9 +18,7 @@ class MemoryCluster(Cluster):
     def compact(self) -> None:
         """Forget what the watch caches have taken: older versions are answered with 410."""
         for table in self.store.tables.values():
-            table.oldest = table.compacted = table.get_cached_version(self.store.version)
-            del table.log[: table.cached]
-            table.cached = 0
+            table.compact(table.cached, table.get_cached_version(self.store.version))
 
     def add_kind(self, group: str, plural: str, kind: str, *, has_status: bool = False) -> None:
         """Define a kind by a CRD that keeps everything in spec and status."""

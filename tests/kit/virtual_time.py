@@ -30,8 +30,15 @@ class _JumpingSelector(selectors.DefaultSelector):
         return events
 
 
-class InlineExecutorLoop(asyncio.BaseEventLoop):
-    """An event loop that calls what is for threads at once: its clock cannot wait for these."""
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    """Its clock cannot wait for threads: it calls at once what is for them."""
+
+    def __init__(self) -> None:
+        self._jumping_selector = _JumpingSelector()
+        super().__init__(self._jumping_selector)
+
+    def time(self) -> float:
+        return super().time() + self._jumping_selector.skipped
 
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Callable[..., Any], *args: Any
@@ -42,15 +49,6 @@ class InlineExecutorLoop(asyncio.BaseEventLoop):
         except Exception as error:  # noqa: BLE001  its caller gets it
             future.set_exception(error)
         return future
-
-
-class VirtualTimeLoop(InlineExecutorLoop, asyncio.SelectorEventLoop):
-    def __init__(self) -> None:
-        self._jumping_selector = _JumpingSelector()
-        super().__init__(self._jumping_selector)
-
-    def time(self) -> float:
-        return super().time() + self._jumping_selector.skipped
 
 
 class AdvancingLoop(asyncio.SelectorEventLoop):

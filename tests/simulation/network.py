@@ -73,7 +73,7 @@ class FaultyNetwork(Network):
         self, sender: Sender, sent: servers.Request, waiter: asyncio.Future[Any]
     ) -> tuple[Fault | None, float]:
         how = sent.method
-        if sent.query.get("watch") in {"true", "1"}:
+        if sent.is_watch:
             # Operators may list what they cannot watch, and watch what they cannot list by a watch.
             how = "STREAM" if sent.query.get("sendInitialEvents") == "true" else "WATCH"
         key = sender.identity, how, sent.path

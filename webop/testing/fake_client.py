@@ -403,7 +403,7 @@ class _Transport:
         await asyncio.sleep(0)  # others have their turn, as in a network
         sent = parse_request(request, "admin")
         with self._lock:
-            if sent.query.get("watch") in ("true", "1"):
+            if sent.is_watch:
                 begun = self._server.watch(sent)
                 if isinstance(begun, Watch):
                     return _Events(begun)

@@ -55,17 +55,13 @@ def _add(server: Cluster, body: Json, namespace: str) -> None:
             "or its CustomResourceDefinition, too."
         )
     metadata = body.setdefault("metadata", {})
-    path = f"/apis/{body['apiVersion']}" if group else f"/api/{version}"
     if found[0].namespaced:
-        place = metadata.setdefault("namespace", namespace)
-        _add_namespace(server, place)
-        path = f"{path}/namespaces/{place}"
-    path = f"{path}/{found[0].plural}"
+        _add_namespace(server, metadata.setdefault("namespace", namespace))
     metadata.pop("resourceVersion", None)
-    stored = _request(server, "POST", path, body)
+    stored = _request(server, "POST", found[0].build_path({**metadata, "name": ""}), body)
     if "status" in body and found[0].has_status:
         whole = {**stored, "status": body["status"]}
-        _request(server, "PUT", f"{path}/{stored['metadata']['name']}/status", whole)
+        _request(server, "PUT", f"{found[0].build_path(stored['metadata'])}/status", whole)
 
 
 def _add_namespace(server: Cluster, name: str) -> None:

@@ -93,10 +93,7 @@ class GarbageCollector:
         return self._send("PATCH", kind, raw, {"metadata": {"finalizers": kept}})
 
     def _send(self, method: str, kind: Kind, raw: Json, body: Json) -> bool:
-        path = f"/{'apis' if kind.group else 'api'}/{kind.api_version}"
-        if kind.namespaced:
-            path += f"/namespaces/{raw['metadata']['namespace']}"
-        path += f"/{kind.plural}/{raw['metadata']['name']}"
+        path = kind.build_path(raw["metadata"])
         request = Request(method, path, {}, _FORM, orjson.dumps(body))
         return self._server.handle(request).status < 300
 

@@ -139,6 +139,14 @@ class Kind:
         """The group with the version."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
+    def build_path(self, metadata: Json) -> str:
+        """Return the path of an object; that of its collection if it has no name."""
+        path = f"/{'apis' if self.group else 'api'}/{self.api_version}"
+        if self.namespaced:
+            path += f"/namespaces/{metadata['namespace']}"
+        name = metadata.get("name")
+        return f"{path}/{self.plural}/{name}" if name else f"{path}/{self.plural}"
+
     @property
     def has_status(self) -> bool:
         """Whether the status has a separate endpoint."""

@@ -30,6 +30,11 @@ class Request:
     body: bytes | None = None
     user: str = "admin"
 
+    @property
+    def is_watch(self) -> bool:
+        """Whether it asks for a watch."""
+        return self.query.get("watch") in {"true", "1"}
+
 
 @dataclass(slots=True)
 class Response:

@@ -189,6 +189,12 @@ class Table:
         """Let the watch cache take all changes until a version."""
         self.advance(bisect_right(self.log, version, key=lambda change: change.version))
 
+    def compact(self, count: int, version: int) -> None:
+        """Forget the first changes of the log: reads and watches begin at a version from now on."""
+        self.oldest = self.compacted = version
+        del self.log[:count]
+        self.cached -= count
+
     def end_watches(self) -> None:
         """End all watches."""
         for watch in list(self.watches):

@@ -130,12 +130,10 @@ class ReviewedServer(Cluster):
         self.coming -= 1
         kind = next(one for one in self.kinds.list_served() if one.resource == resource)
         meta = raw["metadata"]
-        path = f"/{'apis' if kind.group else 'api'}/{kind.api_version}"
-        path += f"/namespaces/{meta['namespace']}" if kind.namespaced else ""
         stamp = self._world.read_clock().strftime("%Y-%m-%dT%H:%M:%SZ")
         status = build({**raw, "kind": kind.kind}, stamp)
         headers = {"content-type": "application/merge-patch+json"}
-        path += f"/{kind.plural}/{meta['name']}/status"
+        path = f"{kind.build_path(meta)}/status"
         body = orjson.dumps({"metadata": {"uid": meta["uid"]}, "status": status})
         self.handle(Request("PATCH", path, {}, headers, body, "controller"))
         self._collector.run()
@@ -155,9 +153,7 @@ class ReviewedServer(Cluster):
             self._world.network.later(_EVENTS, self._forget_event, change.resource, change.key)
         table = self.store.tables[change.resource]
         if len(table.log) > _LOG and table.cached == len(table.log):  # as the API server compacts
-            table.oldest = table.compacted = table.log[_LOG // 2].version
-            del table.log[: _LOG // 2 + 1]
-            table.cached = len(table.log)
+            table.compact(_LOG // 2 + 1, table.log[_LOG // 2].version)
 
     def _forget_event(self, resource: str, key: str) -> None:
         group = "/apis/events.k8s.io/v1" if "." in resource else "/api/v1"
@@ -187,7 +183,7 @@ class ReviewedNetwork(Network):
         self, sender: Sender, sent: Request, waiter: asyncio.Future[Any] | None, extra: float
     ) -> None:
         """Carry a request out, and let its answer come back if anybody waits for it."""
-        self._world.note_request(sender, sent)
+        self._on_request(sender, sent)
 
         async def perform() -> None:
             try:

@@ -40,7 +40,6 @@ from webop.testing.simulation.virtual_threads import (
 )
 
 _PAUSES = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 3600.0)  # of discovery: watches bring the news
-_IMPORTED_LATE = [management]  # by operators: their clock must be known before
 _SLEEP, _MONOTONIC = time.sleep, time.monotonic
 
 
@@ -54,13 +53,7 @@ class Clocks:
         seed: for ``random``, ``uuid4`` and ``os.urandom``.
     """
 
-    def __init__(
-        self,
-        loop: VirtualLoop,
-        threads: VirtualThreads,
-        epoch: float,
-        seed: int,
-    ) -> None:
+    def __init__(self, loop: VirtualLoop, threads: VirtualThreads, epoch: float, seed: int) -> None:
         self._loop = loop
         self._threads = threads
         self._epoch = epoch

@@ -85,12 +85,11 @@ class Fate:
             strike: called with "kill" or "cut" when its sender, or all watches, are hit; returns
                 whether they were.
         """
-        is_watch = sent.query.get("watch") in {"true", "1"}
         for order in self.orders:
             if order.concerns(sent):
                 order.times -= 1
                 order.is_used = True
-                return _fit(order.fault, is_watch=is_watch)
+                return _fit(order.fault, sent)
         if not self._rest or any(part in sent.path for part in SPARED):
             return None
         is_discovery = sent.path in {"/api", "/apis"}
@@ -109,11 +108,11 @@ class Fate:
             strike("cut")
             return None
         if is_kill:
-            return _fit(Fault("silent" if kind == "kill after" else "refused"), is_watch=is_watch)
+            return _fit(Fault("silent" if kind == "kill after" else "refused"), sent)
         seconds, status = self._rng.choice((0.1, 1.0, 5.0)), self._rng.choice(_STATUSES)
-        return _fit(Fault(kind, status=status, seconds=seconds), is_watch=is_watch)
+        return _fit(Fault(kind, status=status, seconds=seconds), sent)
 
 
-def _fit(fault: Fault, *, is_watch: bool) -> Fault:
+def _fit(fault: Fault, sent: Request) -> Fault:
     """Return a fault for a request; the answer to a watch cannot be lost, as it never ends."""
-    return Fault("refused") if is_watch and fault.kind in {"lost", "silent"} else fault
+    return Fault("refused") if sent.is_watch and fault.kind in {"lost", "silent"} else fault

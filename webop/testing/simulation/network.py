@@ -150,18 +150,17 @@ class Network:
         Returns:
             What goes wrong, and the seconds that the way takes.
         """
-        is_watch = sent.query.get("watch") in {"true", "1"}
         delay, fault = self.draw_latency(), self.choose(sender, sent)
         if fault is None or fault.kind in {"slow", "late"}:
             extra = fault.seconds * self.rng.random() if fault else 0.0
             late, slow = (extra, 0.0) if fault and fault.kind == "late" else (0.0, extra)
-            carry = self._watch if is_watch else self.carry
+            carry = self._watch if sent.is_watch else self.carry
             self.later(delay + slow, carry, sender, sent, waiter, late)
         elif fault.kind == "refused":
             self.later(delay, fail, waiter, "connection refused")
         elif fault.kind == "status":
             self.later(delay, succeed, waiter, _refuse(fault))
-        elif fault.kind in {"lost", "silent"} and not is_watch:
+        elif fault.kind in {"lost", "silent"} and not sent.is_watch:
             self.later(delay, self._lose, sender, sent, waiter, fault)
         return fault, delay
 

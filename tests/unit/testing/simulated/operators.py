@@ -28,7 +28,7 @@ def build_config(name: str, **data: str) -> dict[str, Any]:
 
 
 def lose_orders_at_a_kill() -> None:
-    """Keep what is to be done in memory only."""
+    """Keep the orders in memory only."""
     orders: list[str] = []
 
     @webop.on.create(Thing)
