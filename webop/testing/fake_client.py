@@ -54,7 +54,11 @@ from webop.testing.apiserver.garbage import GarbageCollector
 from webop.testing.clock import Clock
 from webop.testing.conversions import convert
 from webop.testing.given import add_given
-from webop.testing.played_controllers import build_finished_status, build_ready_status
+from webop.testing.played_controllers import (
+    build_finished_status,
+    build_ready_status,
+    write_status,
+)
 from webop.testing.wire import JSON, Answer, parse_request
 
 
@@ -302,10 +306,7 @@ class FakeClient(AsyncClient):
     ) -> Obj:
         """Write a status as a controller does."""
         resource = await self._find(kind, namespace, name)
-        raw = await self.get(resource, name, namespace=namespace)
-        stamp = self.clock.now.strftime("%Y-%m-%dT%H:%M:%SZ")
-        patch = {"status": build({**raw, "kind": resource.kind}, stamp)}
-        return await self.patch(resource, name, patch, namespace=namespace, subresource="status")
+        return await write_status(self, resource, name, namespace, build, self.clock.now)
 
     def _read_clock(self) -> dt.datetime:
         return self.clock.now

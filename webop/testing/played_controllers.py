@@ -1,13 +1,17 @@
-"""The statuses that controllers write when Pods are ready, or Jobs have finished. Pure.
+"""The statuses that controllers write when Pods are ready, or Jobs have finished.
 
 They are those of kube-controller-manager and kubelet 1.36, without what nodes say.
 """
 
 from __future__ import annotations
 
+import datetime as dt
+from collections.abc import Callable
 from typing import Any
 
+from webop.client.objects import AsyncClient, Obj
 from webop.objects.fields import Json
+from webop.objects.resources import Resource
 
 _COMMON = ("replicas", "readyReplicas", "availableReplicas")
 _READY = {  # the counts of each kind that are all the number of its Pods
@@ -23,6 +27,39 @@ _READY = {  # the counts of each kind that are all the number of its Pods
     "ReplicaSet": (*_COMMON, "fullyLabeledReplicas"),
     "StatefulSet": (*_COMMON, "currentReplicas", "updatedReplicas"),
 }
+
+
+async def write_status(
+    client: AsyncClient,
+    resource: Resource,
+    name: str,
+    namespace: str | None,
+    build: Callable[[Json, str], Json],
+    moment: dt.datetime,
+) -> Obj:
+    """Write the status of an object as its controller does; return the object.
+
+    Args:
+        client: with which it is read and written.
+        resource: its kind.
+        name: of the object.
+        namespace: of the object.
+        build: given the object and the time, returns the status.
+        moment: the time in it.
+
+    Raises:
+        APINotFoundError: the object does not exist.
+        ValueError: it is of a kind that is not played.
+    """
+    raw = await client.get(resource, name, namespace=namespace)
+    status = build({**raw, "kind": resource.kind}, build_stamp(moment))
+    place: Any = {"namespace": namespace, "subresource": "status"}
+    return await client.patch(resource, name, {"status": status}, **place)
+
+
+def build_stamp(moment: dt.datetime) -> str:
+    """Return a time as API servers write it."""
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def build_ready_status(raw: Json, stamp: str) -> Json:

@@ -28,6 +28,7 @@ class GarbageCollector:
     def __init__(self, server: Cluster) -> None:
         self._server = server
         self._gone: set[str] = set()
+        self._ending: set[str] = set()  # the objects with a time of deletion, also those before
         self._counts: Counter[str] = Counter()  # of dependents, by the uids of their owners
         self._has_work = False
         server.store.observers.append(self._note)
@@ -69,14 +70,17 @@ class GarbageCollector:
     def _note(self, change: Change) -> None:
         metadata = change.seen["metadata"]
         former, owners = ([*_list_owners(raw)] if raw else [] for raw in (change.old, change.new))
+        self._has_work |= not self._ending.isdisjoint({*former} - {*owners})  # they can wait for it
         self._counts.subtract(former)
         self._counts.update(owners)
         if change.new is None:
             self._gone.add(metadata["uid"])
             self._has_work |= self._counts.pop(metadata["uid"], 0) > 0
+        elif "deletionTimestamp" in metadata:
+            self._ending.add(metadata["uid"])
+            self._has_work = True
         else:
-            is_orphaned = not self._gone.isdisjoint(owners)
-            self._has_work |= is_orphaned or "deletionTimestamp" in metadata
+            self._has_work |= not self._gone.isdisjoint(owners)
 
     def _list(self) -> Iterator[tuple[Kind, Json]]:
         tables = self._server.store.tables

@@ -23,6 +23,7 @@ from webop.testing.apiserver.conversions import refuse_conversion
 from webop.testing.apiserver.garbage import GarbageCollector
 from webop.testing.apiserver.webhooks import Review, Webhooks
 from webop.testing.conversions import convert
+from webop.testing.played_controllers import build_stamp
 from webop.testing.simulation.network import Fault, Network, Sender
 from webop.testing.simulation.replica import SERVICE, Replica
 
@@ -130,8 +131,7 @@ class ReviewedServer(Cluster):
         self.coming -= 1
         kind = next(one for one in self.kinds.list_served() if one.resource == resource)
         meta = raw["metadata"]
-        stamp = self._world.read_clock().strftime("%Y-%m-%dT%H:%M:%SZ")
-        status = build({**raw, "kind": kind.kind}, stamp)
+        status = build({**raw, "kind": kind.kind}, build_stamp(self._world.read_clock()))
         headers = {"content-type": "application/merge-patch+json"}
         path = f"{kind.build_path(meta)}/status"
         body = orjson.dumps({"metadata": {"uid": meta["uid"]}, "status": status})

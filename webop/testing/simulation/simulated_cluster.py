@@ -6,8 +6,12 @@ import datetime as dt
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from webop.client.objects import AsyncClient, Obj, SyncClient
-from webop.testing.played_controllers import build_finished_status, build_ready_status
+from webop.client.objects import Obj, SyncClient
+from webop.testing.played_controllers import (
+    build_finished_status,
+    build_ready_status,
+    write_status,
+)
 from webop.testing.simulation.fate import Order
 from webop.testing.simulation.network import Fault
 
@@ -191,14 +195,6 @@ class SimulatedCluster(SyncClient):
     def _play(
         self, kind: Kind, name: str, namespace: str, build: Callable[[Json, str], Json]
     ) -> Obj:
-        return self.wait(self._write_status(kind, name, namespace, build))
-
-    async def _write_status(
-        self, kind: Kind, name: str, namespace: str, build: Callable[[Json, str], Json]
-    ) -> Obj:
-        client: AsyncClient = self.asynchronous
-        found = await client.get(kind, name, namespace=namespace)
-        raw: Any = found if isinstance(found, dict) else found.model_dump(by_alias=True)
-        stamp = self.now.strftime("%Y-%m-%dT%H:%M:%SZ")
-        patch = {"status": build(raw, stamp)}
-        return await client.patch(kind, name, patch, namespace=namespace, subresource="status")
+        resource = self._world.find_kind(kind)
+        what = resource, name, namespace, build, self.now
+        return self.wait(write_status(self.asynchronous, *what))
