@@ -9,6 +9,7 @@ from webop.context.child_store import ChildStore, Names
 from webop.context.cluster_view import ClusterView
 from webop.context.indexes import Indexes
 from webop.context.memos import Memos
+from webop.context.ownership import Ownership
 from webop.context.pausing import Pausing
 from webop.events.loggers import Poster
 from webop.handlers.registry import OperatorRegistry
@@ -34,6 +35,7 @@ class OperatorContext:
     cluster_view: ClusterView = field(default_factory=ClusterView)
     indices: Indexes = field(default_factory=Indexes)
     pausing: Pausing = field(default_factory=Pausing)
+    ownership: Ownership = field(default_factory=Ownership)
     counters: CallCounters = field(default_factory=CallCounters)
     children: ChildStore = field(default_factory=ChildStore)
 

@@ -3,7 +3,8 @@
 Flow: :meth:`Elector.run` waits until the Lease is free, and acquires it. Then the operator acts as
 long as it renews the Lease in time. All its handlers run behind a fence
 (:mod:`webop.aio.work_deadline`). Each renewal moves the end of the fence, which comes before other
-replicas can take over.
+replicas can take over. With shards, each replica has a Lease of its own, and acts on the objects of
+its shards (:mod:`webop.coordination.members`).
 
 Guarantees:
     - Two replicas never act at once: the leader counts from before it sent the renewal, the others
@@ -31,6 +32,7 @@ from webop.client.api import Client
 from webop.context.operator_context import OperatorContext
 from webop.coordination.held_lease import ObservedLease
 from webop.coordination.lease_content import NOTHING, LeaseTimes, build_times
+from webop.coordination.members import Members
 from webop.coordination.timed_requests import LeaseAccess
 from webop.coordination.watchdog import Watchdog, end_process
 from webop.errors import APIError, APIForbiddenError, ConfigurationError
@@ -54,6 +56,7 @@ class Elector:
 
     Attributes:
         lease: the namespace and the name of the Lease; empty before :meth:`run`.
+        members: the replicas that share the shards; None before :meth:`run`.
         on_change: called when this replica begins or ends to lead.
         obstacle: a text: which missing permission prevents the leadership; empty if none does.
     """
@@ -78,6 +81,7 @@ class Elector:
         self._stood_down_at = -math.inf
         self._renewed = asyncio.Event()
         self.lease = ""
+        self.members: Members | None = None
         self.on_change: Callable[[], None] = lambda: None
         self.obstacle = ""
 
@@ -91,11 +95,23 @@ class Elector:
         """Whether this replica holds the Lease and handles objects."""
         return self._is_leading
 
+    @property
+    def is_first(self) -> bool:
+        """Whether this replica does what only one of all replicas may do."""
+        return self._is_leading and self._operator.ownership.handles(0)
+
+    @property
+    def _shared(self) -> Members | None:
+        """The replicas that share the shards; None if they elect a leader."""
+        return self.members if self._settings.sharded else None
+
     def describe(self) -> str:
         """Return a text: the role of this replica; empty without a Lease."""
         if not self.is_enabled:
             return ""
         lease = self.lease or self._settings.lease_name
+        if (shared := self._shared) is not None:
+            return shared.describe()
         if self._is_leading:
             return f"leading by the lease {lease}"
         record = NOTHING if self._observed is None else self._observed.record
@@ -109,8 +125,19 @@ class Elector:
             ConfigurationError: the settings contradict each other.
         """
         if not self.is_enabled:
+            if self._settings.sharded:
+                raise ConfigurationError(
+                    "settings.leadership.sharded needs settings.leadership.lease_name, the name of "
+                    "the replicas (or --shards NAME)."
+                )
             return
+        if self._settings.sharded and self._operator.settings.watching.shard_selectors:
+            raise ConfigurationError(
+                "settings.watching.shard_selectors and settings.leadership.sharded (--shards) "
+                "exclude each other: webop selects the objects of its shards itself."
+            )
         self._times = build_times(self._settings)
+        self._operator.ownership.divide(self._settings)
         pausing = self._operator.pausing
         pausing.fence = self._fence
         pausing.pause(_WHO, "not elected yet")
@@ -126,6 +153,7 @@ class Elector:
             namespace = self._find_namespace(client)
             name = self._settings.lease_name or ""
             access = LeaseAccess(client, namespace, name, self._times.request_timeout)
+            self.members = Members(self._operator, client, access, self._times, self._fence)
             await self.campaign(access, self._times)
 
     def _find_namespace(self, client: Client) -> str:
@@ -148,36 +176,60 @@ class Elector:
         """Stand by and lead, in turns, with a given Lease."""
         self.lease = str(access)
         identity = self._operator.identity
-        self._observed = lease = ObservedLease(access, times, identity, self._fence)
+        lease = ObservedLease(access, times, identity, self._fence)
         watchdog = Watchdog(self._fence, self._end_overrun)
         watchdog.start()
         async with asyncio.TaskGroup() as group:
-            options = self._operator.settings.watching
-            watching = group.create_task(lease.watch(options), name="watch of the lease")
+            options, shared = self._operator.settings.watching, self._shared
+            observing = lease.watch(options) if shared is None else shared.watch()
+            watching = group.create_task(observing, name="watch of the lease")
             try:
                 while True:
-                    await self._acquire(lease)
-                    await self._lead(lease, group)
+                    self._observed = held = await self._acquire(lease)
+                    await self._lead(held, group)
                     await self._wait_until_stopped()
             finally:
                 watching.cancel()
                 if self._operator.pausing.is_idle:
                     watchdog.stop()  # otherwise handlers still run
 
-    async def _acquire(self, lease: ObservedLease) -> None:
-        """Wait until the Lease is free, and acquire it."""
+    async def _acquire(self, lease: ObservedLease) -> ObservedLease:
+        """Wait until a Lease is free, and acquire it."""
+        shared, self._observed = self._shared, lease
         while True:
+            pause = lease.times.period * random.uniform(1.0, _JITTER)  # noqa: S311 - no secret
             try:
-                await lease.refresh(if_unwatched=True)
-                self._log_holder(lease)
-                if await lease.hold():
-                    break
+                if shared is not None:
+                    held = await shared.join()
+                else:
+                    held = await self._try_to_lead(lease)
                 self._forget_failure()
+                if held is not None:
+                    return held
             except APIError as exc:
                 self._log_failure(lease, "acquired", exc)
-            pause = lease.times.period * random.uniform(1.0, _JITTER)  # noqa: S311 - no secret
-            await wait_and_clear(lease.changed, min(pause, lease.wait or pause))
-        self._forget_failure()
+            if shared is not None:
+                await shared.wait(pause)
+            else:
+                await wait_and_clear(lease.changed, min(pause, lease.wait or pause))
+
+    async def _try_to_lead(self, lease: ObservedLease) -> ObservedLease | None:
+        """Acquire the Lease if it is free, and if no other replicas own shards."""
+        await lease.refresh(if_unwatched=True)
+        self._log_holder(lease)
+        if lease.wait or await self._has_sharers() or not await lease.hold():
+            return None
+        if not await self._has_sharers():  # they look at this Lease before they own shards
+            return lease
+        await lease.release()
+        return None
+
+    async def _has_sharers(self) -> bool:
+        """Return whether other replicas of the same operator own shards; log that once."""
+        owner = "" if self.members is None else await self.members.find_owner()
+        if owner and self._once.is_new("sharers", owner):
+            logger.warning("Standing by: %s.", owner)
+        return bool(owner)
 
     def _log_holder(self, lease: ObservedLease) -> None:
         """Log the holder that this replica stands by for, once for each."""
@@ -191,6 +243,7 @@ class Elector:
         self._lost = ""
         renewal = self._keep_renewing(lease)
         renewing = group.create_task(renewal, name="renewal of the lease")
+        sharing = group.create_task(self._share(), name="shards")
         try:
             await self._enforce_times(lease)
         except asyncio.CancelledError:
@@ -198,7 +251,14 @@ class Elector:
             raise
         finally:
             renewing.cancel()
+            sharing.cancel()
             self._pause("the lease is not held")
+
+    async def _share(self) -> None:
+        """Take and give up shards, until what this replica owns them by is gone."""
+        if (shared := self._shared) is not None:
+            self._lost = await shared.run()
+            self._renewed.set()
 
     async def _enforce_times(self, lease: ObservedLease) -> None:
         """Pause and cancel in time, until the Lease is over or lost."""
@@ -217,7 +277,7 @@ class Elector:
             await wait_and_clear(self._renewed, pause)
         if self._lost:
             self._fence.ends_at = 0.0  # another replica can already act
-            logger.error("Leadership is lost: the lease %s is %s.", lease, self._lost)
+            logger.error("Leadership is lost (lease %s): %s.", lease, self._lost)
         else:
             self._stand_down(lease)
         self._operator.pausing.cancel()
@@ -230,7 +290,8 @@ class Elector:
         pausing = self._operator.pausing
         if not pausing.is_idle and self._fence.clock() < self._stood_down_at + _RESUMPTION:
             return False
-        logger.info("This replica is leading: it holds the lease %s.", lease)
+        what = "one of those that share the work" if self._settings.sharded else "leading"
+        logger.info("This replica is %s: it holds the lease %s.", what, lease)
         self._set_leading(is_leading=True)
         pausing.resume(_WHO)
         return True
@@ -261,7 +322,7 @@ class Elector:
             await wait_and_clear(lease.changed, lease.times.period)
             try:
                 if not (lease.is_own and await lease.hold()):
-                    self._lost = str(lease.record)
+                    self._lost = f"it is {lease.record}"
                 self._forget_failure()
             except APIError as exc:
                 self._log_failure(lease, "renewed", exc)

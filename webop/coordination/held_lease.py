@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import math
+from collections.abc import Mapping
 from contextlib import aclosing
 from typing import Any
 
@@ -31,6 +32,13 @@ _ATTEMPTS = 3  # of a write, if others have changed other fields of the Lease
 class ObservedLease:
     """A Lease that this process holds or wants to hold.
 
+    Args:
+        access: for requests about it.
+        times: when what must have happened.
+        identity: the name of this process as a holder.
+        fence: moved by each success.
+        marks: labels and annotations that it gets when it is written.
+
     Attributes:
         times: when what must have happened.
         claimed: the last claim; it can have succeeded although its response was lost.
@@ -41,11 +49,19 @@ class ObservedLease:
         changed: set when somebody else has changed the Lease.
     """
 
-    def __init__(self, access: LeaseAccess, times: LeaseTimes, identity: str, fence: Fence) -> None:
+    def __init__(
+        self,
+        access: LeaseAccess,
+        times: LeaseTimes,
+        identity: str,
+        fence: Fence,
+        marks: Mapping[str, Mapping[str, str]] | None = None,
+    ) -> None:
         self._access = access
         self.times = times
         self._identity = identity
         self._fence = fence
+        self.marks = marks or {}
         self.claimed: Record | None = None
         self._is_listed = False
         self.raw: dict[str, Any] | None = None
@@ -56,6 +72,11 @@ class ObservedLease:
 
     def __str__(self) -> str:
         return str(self._access)
+
+    @property
+    def name(self) -> str:
+        """The name of the Lease."""
+        return self._access.name
 
     @property
     def age(self) -> float:
@@ -90,8 +111,8 @@ class ObservedLease:
     async def hold(self) -> bool:
         """Acquire it, or renew it; return whether this process holds it now.
 
-        If somebody has deleted it, its holder creates it again. If somebody else has held it in
-        between, it must be acquired again.
+        If somebody has deleted it, its holder creates it again, and goes on. If somebody else has
+        held it in between, it must be acquired again.
 
         Raises:
             APIError: it cannot be written; or it was, but the response was lost.
@@ -101,8 +122,8 @@ class ObservedLease:
             if self.wait or self.is_own is not was_own:
                 return False
             before, now = self.raw, dt.datetime.now(dt.UTC)
-            if was_own and before is not None:
-                raw = renew(before, self.times.duration, now)
+            if was_own:
+                raw = renew(before or self._build_again(), self.times.duration, now)
             else:
                 raw = claim(self._access.name, before, self._identity, self.times.duration, now)
             former, self.claimed = self.claimed, Record.parse(raw)
@@ -127,9 +148,28 @@ class ObservedLease:
             await self.refresh()
         return False
 
+    async def expire(self) -> None:
+        """Release it for a holder that has not renewed it in time, and cannot do so after this.
+
+        Raises:
+            APIError: it cannot be read or written.
+        """
+        if self.record.holder and not self.is_own and not self.wait:
+            raw = release(self.raw or self._build_again(), dt.datetime.now(dt.UTC))
+            if (stored := await self._access.write(raw)) is not None:
+                self.observe(stored)
+            else:
+                await self.refresh()
+
+    def _build_again(self) -> dict[str, Any]:
+        """Return the Lease of the last known holder, which somebody has deleted."""
+        spec = {"holderIdentity": self.record.holder, "acquireTime": self.record.acquired_at}
+        return {"metadata": {"name": self._access.name}, "spec": spec}
+
     async def _write(self, raw: dict[str, Any]) -> bool:
-        sent_at = self._fence.clock()
-        stored = await self._access.write(raw)
+        sent_at, meta = self._fence.clock(), raw["metadata"]
+        marks = {key: {**(meta.get(key) or {}), **added} for key, added in self.marks.items()}
+        stored = await self._access.write({**raw, "metadata": {**meta, **marks}})
         if stored is None:
             return False
         self.observe(stored)
@@ -149,20 +189,26 @@ class ObservedLease:
             self.free_at = self._fence.clock() + duration if record.holder else -math.inf
             self.record = record
 
+    def expect(self, holder: str, since: str) -> None:
+        """Note the holder of a Lease that does not exist; it counts from now on for its time."""
+        self.record = Record(holder, None, since, "")
+        self.free_at = self._fence.clock() + self.times.duration
+
+    def note_change(self, raw: dict[str, Any] | None) -> None:
+        """Accept a state that a watch has shown, unless a newer one is known; None for none."""
+        self.observe(raw)
+        if raw is None or not self.is_own:
+            self.changed.set()
+
     def _process(self, item: WatchItem) -> None:
         """Process an item of the watch, which can be older than our last response."""
         if isinstance(item, ListingStarted):
             self._is_listed = False
         elif isinstance(item, ListingFinished):
             if not self._is_listed and is_newer(item.resource_version, self.raw):
-                self._note_change(None)
+                self.note_change(None)
         else:
             event_type, raw = item
             self._is_listed = True
             if is_newer(raw["metadata"].get("resourceVersion"), self.raw):
-                self._note_change(None if event_type == "DELETED" else raw)
-
-    def _note_change(self, raw: dict[str, Any] | None) -> None:
-        self.observe(raw)
-        if raw is None or not self.is_own:
-            self.changed.set()
+                self.note_change(None if event_type == "DELETED" else raw)

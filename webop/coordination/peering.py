@@ -322,7 +322,7 @@ class Peering:
     @property
     def is_speaker(self) -> bool:
         """Whether this process renews the record, not another replica."""
-        return self._elector.is_leading or not self.is_replicated
+        return self._elector.is_first or not self.is_replicated
 
     def begin(self) -> None:
         """Pause until the peers are known."""

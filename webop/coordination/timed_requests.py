@@ -23,7 +23,7 @@ class LeaseAccess:
 
     def __init__(self, client: Client, namespace: str, name: str, timeout: float) -> None:
         self._client = client
-        self._timeout = timeout
+        self.timeout = timeout
         self._status = WatchStatus()
         self.namespace = namespace
         self.name = name
@@ -73,7 +73,7 @@ class LeaseAccess:
 
     async def _perform(self, method: str, name: str | None, content: bytes | None = None) -> Any:
         path = LEASES.get_url(namespace=self.namespace, name=name)
-        return await perform_once(self._client, method, path, content, timeout=self._timeout)
+        return await perform_once(self._client, method, path, content, timeout=self.timeout)
 
 
 async def perform_once(

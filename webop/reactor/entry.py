@@ -54,6 +54,9 @@ class Owner(Protocol):
     def handlers(self) -> ResourceHandlers:
         """The handlers of the kind as it is now."""
 
+    def owns(self, obj: Entry) -> bool:
+        """Return whether this replica handles the object."""
+
     def find_gate(self, obj: Entry) -> Any:
         """Return the result of a turn that must end before functions are called; None if not."""
 
@@ -174,6 +177,7 @@ class Entry:
     """One object of one stream.
 
     Attributes:
+        shard: of the object; 0 if replicas do not divide the objects.
         version: the newest known resource version as a number; 0 if it is not a number.
         event_type: the type of the event that has brought the newest state.
         body: the newest known state; as text while it waits; None if it must be read when needed.
@@ -203,6 +207,7 @@ class Entry:
     uid: str
     name: str
     namespace: str | None
+    shard: int = 0
     version: int = 0
     event_type: RawEventType = None
     body: dict[str, Any] | bytes | None = None

@@ -133,11 +133,12 @@ class Observer:
 
     def list_troubles(self) -> list[str]:
         """Return the watches that do not work, and why; watches that are starting do not count."""
-        is_active = self._operator.pausing.is_active
+        is_active, ownership = self._operator.pausing.is_active, self._operator.ownership
         waiting = [
             stream
             for stream in self.streams
-            if not stream.status.version and (is_active or stream.is_filling)
+            if not stream.status.version
+            and (stream.is_filling or (is_active and ownership.wants(stream.ctx.resource)))
         ]
         is_scanned = self._operator.cluster_view.is_known
         self._was_synced = self._was_synced or (is_scanned and not waiting)

@@ -19,6 +19,7 @@ from webop.client.http.requests import Selection
 from webop.client.watch import ListingStarted, WatchStatus, watch
 from webop.client.watch_events import get_uid, parse_number, parse_version
 from webop.context.indexes import Feed
+from webop.handlers.model import MappingHandler
 from webop.handlers.registry import ResourceHandlers
 from webop.handlers.stopping import DAEMONS_TIMEOUT, DaemonStoppingReason
 from webop.objects.body import RawEventType
@@ -36,6 +37,7 @@ logger = logging.getLogger(__name__)
 
 _HUNG_TIMEOUT: Final = 5.0  # seconds; for cancelled tasks
 _NAMED: Final = 3  # tasks in one log line
+_LOST: Final = -1  # the shard of objects that were given up: nobody owns it
 
 
 class Stream:
@@ -120,6 +122,11 @@ class Stream:
         return bool(self.feeds or self.handlers.children)
 
     @property
+    def _is_whole(self) -> bool:
+        """Whether it needs the objects of all shards, not only to handle them."""
+        return self.is_filling or any(isinstance(h, MappingHandler) for h in self.handlers.events)
+
+    @property
     def is_paused(self) -> bool:
         """Whether no new work begins: it is left to another operator, or the stream ends."""
         return self._paused_for is not None
@@ -152,7 +159,7 @@ class Stream:
         if operator.pausing.is_active:
             self._resume()
         try:
-            with operator.pausing.subscribed(self._switch):
+            with operator.pausing.subscribed(self._switch), operator.ownership.followed(self):
                 async with asyncio.TaskGroup() as watches:
                     while True:
                         watching = keep_running(self._watch, name=f"watch of {self}")
@@ -233,6 +240,60 @@ class Stream:
         self.ctx.workers.queue.unhold((self, "pause"))
         self.ctx.workers.start()
 
+    def gain(self, shards: frozenset[int]) -> None:
+        """Handle the objects of these shards, too, when the next list has shown them."""
+        self.ctx.operator.children.forget_left()
+        for obj in self._objects.values():
+            if obj.shard in shards:
+                obj.listed, obj.must_resume = -1.0, True
+        self._is_resuming = True
+        self._restart()
+
+    def leave(self, shards: frozenset[int]) -> None:
+        """Begin no new work on the objects of these shards; running turns finish, and write."""
+        for obj in self._list_of(shards):
+            for daemon in obj.daemons.values():
+                daemon.stop(DaemonStoppingReason.OPERATOR_PAUSING)
+            if obj.state is not State.RUNNING and not (obj.must_index or obj.must_show):
+                self._write_rest(obj)
+                self.ctx.workers.queue.remove(obj)
+
+    def stay(self, shards: frozenset[int]) -> None:
+        """Go on with the objects of shards that were left."""
+        for obj in self._list_of(shards):
+            self.wake(obj)
+
+    def lose(self, shards: frozenset[int]) -> None:
+        """Forget the objects of these shards, except in indexes: other replicas handle them."""
+        bodies, operator = self.ctx.workers.bodies, self.ctx.operator
+        for obj in self._list_of(shards):
+            shard = obj.shard
+            self.ctx.workers.queue.remove(obj)
+            bodies.keep(obj, None)
+            self.ctx.workers.outages.leave(obj)
+            obj.shard = _LOST
+            del self._objects[obj.uid]
+            operator.memos.forget(obj.uid)
+            operator.children.forget(obj.uid)
+            operator.counters.misfits.pop(obj.uid, None)
+            if self._is_whole and not obj.is_gone:
+                stranger = Entry(self, obj.uid, obj.name, obj.namespace, shard)
+                stranger.listed, stranger.must_resume = obj.listed, True
+                self._objects[obj.uid] = stranger
+
+    def list_busy(self, shards: frozenset[int]) -> set[int]:
+        """Return those of these shards that have work which runs, or is not written."""
+        found = set[int]()
+        for obj in self._list_of(shards):
+            unwritten = obj.unwritten
+            has_rest = unwritten is not None and (unwritten.is_due or unwritten.lock.locked())
+            if obj.state is State.RUNNING or obj.daemons or has_rest:
+                found.add(obj.shard)
+        return found
+
+    def _list_of(self, shards: frozenset[int]) -> list[Entry]:
+        return [obj for obj in self._objects.values() if obj.shard in shards]
+
     def _list_again(self, *, is_holding: bool) -> None:
         """Process all objects of the next list; hold their handlers until then, if necessary."""
         self.needed = self.listing + 1
@@ -250,10 +311,15 @@ class Stream:
         if not self.is_filling:
             await self._indexed.wait()  # so that its objects need not wait in memory
             await ctx.operator.pausing.wait_until_active()
+            if not ctx.operator.ownership.wants(ctx.resource):
+                await asyncio.Event().wait()  # until the watch starts again
         self.status = WatchStatus()
         if ctx.handlers.children:  # they say who has changed which fields
             options = options.model_copy(update={"managed_fields": True})
-        selection = Selection(ctx.build_selectors(), is_partial=ctx.is_partial)
+        selectors = ctx.build_selectors()
+        if not self._is_whole and (shards := ctx.operator.ownership.build_selector(ctx.resource)):
+            selectors["shardSelector"] = shards
+        selection = Selection(selectors, is_partial=ctx.is_partial)
         items = watch(ctx.client, ctx.resource, self.namespace, options, self.status, selection)
         async with contextlib.aclosing(items):
             async for item in items:
@@ -290,15 +356,9 @@ class Stream:
         uid, version, handlers = get_uid(raw), parse_version(raw), self.handlers
         if handlers.children:
             self._note_child(event_type, raw)
-        obj = self._objects.get(uid)
+        obj = self._objects.get(uid) or self._meet(event_type, raw)
         if obj is None:
-            if event_type == "DELETED" and not (handlers.events or self.ctx.build_selectors()):
-                return
-            meta = raw["metadata"]
-            obj = self._objects[uid] = Entry(self, uid, meta["name"], meta.get("namespace"))
-            # Objects that change during the list arrive as MODIFIED.
-            is_old = event_type in {None, "MODIFIED"} and self._is_resuming
-            obj.must_resume = self.is_paused or is_old
+            return
         is_needed, is_news = obj.listed < self.needed, self._is_news(obj, event_type, version)
         obj.listed = self.listing
         if handlers.events and (is_needed or is_news or version == obj.version != obj.shown):
@@ -323,6 +383,23 @@ class Stream:
             self.wake(obj)
         else:
             self._look_at(obj, raw)
+
+    def _meet(self, event_type: RawEventType, raw: dict[str, Any]) -> Entry | None:
+        """Return an entry for an object that is not known; None if it does not matter here."""
+        handlers, ownership = self.handlers, self.ctx.operator.ownership
+        if event_type == "DELETED" and not (handlers.events or self.ctx.build_selectors()):
+            return None
+        shard = ownership.find(self.ctx.resource, raw) if ownership.is_divided else 0
+        is_own = ownership.handles(shard)
+        if not is_own and shard not in ownership.leaving and not self._is_whole:
+            return None
+        meta = raw["metadata"]
+        obj = Entry(self, get_uid(raw), meta["name"], meta.get("namespace"), shard)
+        # Objects that change during the list arrive as MODIFIED.
+        is_old = event_type in {None, "MODIFIED"} and self._is_resuming
+        obj.must_resume = self.is_paused or is_old or not is_own
+        self._objects[obj.uid] = obj
+        return obj
 
     def accept_response(self, obj: Entry, raw: dict[str, Any]) -> None:
         """Accept the state in the response to a request, unless a newer one is known."""
@@ -434,7 +511,7 @@ class Stream:
                 obj.is_dirty = False
                 if not self._turns:
                     self._end.set()
-        if self.is_paused:  # nothing of it goes on after a pause, or after the end
+        if self.is_paused or not self.owns(obj):  # nothing of it goes on
             result = self.find_gate(obj) or REST
         if result == REST and not obj.is_dirty:
             self._let_go(obj)
@@ -446,9 +523,15 @@ class Stream:
             return REST
         if self.is_paused:  # its deletion is shown afterwards
             return Held((self, "pause")) if obj.must_show and obj.is_gone else REST
+        if not self.owns(obj):
+            return REST
         if not obj.is_gone and obj.listed < self.needed:  # the list shows it, or that it is gone
             return REST
         return Held(self) if self in self.ctx.workers.queue.holds else None
+
+    def owns(self, obj: Entry) -> bool:
+        """Return whether this replica handles the object."""
+        return self.ctx.operator.ownership.handles(obj.shard)
 
     def note_indexed(self, obj: Entry, handlers: ResourceHandlers) -> None:
         """Note that the turn of an object has done what the indexes of these handlers need."""

@@ -51,11 +51,20 @@ async def take_turn(ctx: ResourceContext, obj: Entry) -> Result:
         await _index(ctx, obj)  # first: handlers of other objects can wait for it
         gate: Result | None = obj.stream.find_gate(obj)
         if gate is not None:  # a pause, the end, indexes that are not filled, a new list
+            await _show_stranger(ctx, obj)
             return gate
         return await ctx.operator.pausing.work(_act(ctx, obj))  # never after the end of a Lease
     except Exception as exc:  # noqa: BLE001  one object must not stop the others
         fail(ctx, obj, exc)
         return wait(obj)
+
+
+async def _show_stranger(ctx: ResourceContext, obj: Entry) -> None:
+    """Call the functions of ``watches=`` for an object of another replica, if it must be shown."""
+    is_strange = obj.shard not in ctx.operator.ownership.owned and not obj.stream.owns(obj)
+    is_wanted = obj.must_show and is_strange and not obj.stream.is_paused
+    if is_wanted and await _load(ctx, obj) is not None:
+        await ctx.operator.pausing.work(_show(ctx, obj))
 
 
 async def _act(ctx: ResourceContext, obj: Entry) -> Result:
@@ -214,7 +223,12 @@ async def _show(ctx: ResourceContext, obj: Entry) -> None:
     event: RawEvent = {"type": event_type, "object": raw}
     described = ctx.describe(obj, Body(raw), LocalObjectLogger)
     cause = EventCause(**described, type=event_type, event=event)
-    handlers = [h for h in deduplicated(ctx.handlers.events) if _is_for(h, cause)]
+    is_own = obj.stream.owns(obj)
+    handlers = [
+        handler
+        for handler in deduplicated(ctx.handlers.events)
+        if (is_own or isinstance(handler, MappingHandler)) and _is_for(handler, cause)
+    ]
     options = _build_event_options(ctx, obj)
     for handler in handlers:
         if not (event_type == "DELETED" or ctx.operator.pausing.is_active):
@@ -223,7 +237,7 @@ async def _show(ctx: ResourceContext, obj: Entry) -> None:
         if isinstance(handler, MappingHandler):
             _call_mapped(ctx, handler, outcome, cause)
     ctx.workers.note_end(obj)
-    if event_type != "DELETED":
+    if event_type != "DELETED" and is_own:
         take(ctx, obj, cause.patch)
 
 

@@ -37,7 +37,16 @@ _OPTIONS = {
         *("ALL_NAMESPACES", "CLUSTERWIDE", "NAMESPACE", "NAMESPACES", "PEERING", "PEERING_NAME"),
         *("MODULE", "MODULES", "STANDALONE", "DEV", "PRIORITY"),
         *("PROBES", "LIVENESS", "LIVENESS_ENDPOINT", "METRICS", "METRICS_ENDPOINT", "STATUS"),
-        *("STATUS_ENDPOINT", "LEASE", "LEASE_NAME", "ALIASED", "RELOAD", "TAKE_OVER"),
+        *(
+            "STATUS_ENDPOINT",
+            "LEASE",
+            "LEASE_NAME",
+            "SHARDS",
+            "SHARDS_NAME",
+            "ALIASED",
+            "RELOAD",
+            "TAKE_OVER",
+        ),
     ),
 }
 OPTION_NAMES = [f"{PREFIX}{command}{name}" for command, names in _OPTIONS.items() for name in names]
@@ -85,6 +94,7 @@ def list_variables(settings: Section) -> Iterator[tuple[str, tuple[str, str]]]:
         section = type(getattr(settings, attribute))
         for name in (*section.model_fields, *find_setters(section)):
             yield f"{PREFIX}{group}__{name}".upper(), (attribute, name)
+    yield f"{PREFIX}CANARY", ("leadership", "canary_shards")
 
 
 def _assign(section: Section, variable: str, path: tuple[str, str], text: str) -> None:

@@ -15,12 +15,13 @@ import concurrent.futures
 import logging
 import os
 from collections.abc import Collection, Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, TypeAdapter
 
 from webop.objects.names import SUBDOMAIN
 from webop.objects.resources import Resource, Selector
+from webop.objects.shards import SHARDS
 from webop.objects.storage.diffbase import AnnotationsDiffBaseStorage, DiffBaseStorage
 from webop.objects.storage.progress import (
     AnnotationsProgressStorage,
@@ -41,7 +42,7 @@ from webop.settings.base import (
 )
 from webop.settings.environment import apply_environment
 from webop.settings.thread_pools import PoolSection, Threads
-from webop.settings.watch_selectors import SelectorMapping, Selectors
+from webop.settings.watch_selectors import Kinds, SelectorMapping, Selectors
 
 _SERVING = DefaultLimits()
 _FIBONACCI = (1, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610)
@@ -133,14 +134,29 @@ class PeeringSettings(Section):
 
 
 class LeadershipSettings(Section):
-    """Leader election among equal replicas, with a Lease (coordination.k8s.io/v1).
+    """Leader election among equal replicas, with a Lease (coordination.k8s.io/v1), or shards.
 
     All replicas serve webhooks and fill their indexes. Only the leader calls handlers and runs
-    daemons and timers. The terms are those of Kubernetes' own components.
+    daemons and timers; with shards, each replica does so for its part of the objects. The terms are
+    those of Kubernetes' own components.
     """
 
     lease_name: str | None = None
-    """The name of the Lease; None for no leader election: every replica handles objects."""
+    """The name of the Lease; None for no leader election: every replica handles objects. With
+    shards, the names of their Leases begin with it."""
+    sharded: bool = False
+    """Whether all replicas work: each object belongs to one of 64 shards, and each shard to one
+    replica (page "Shards")."""
+    shard_by: Literal["object", "namespace"] = "object"
+    """Whether the shard of an object depends on its own uid, or on its namespace: then one replica
+    handles all objects of a namespace."""
+    unsharded: Kinds = ()
+    """Kinds that one replica handles alone: the owner of shard 0."""
+    canary_shards: Annotated[int, Field(ge=0, le=SHARDS)] | None = None
+    """How many shards the replicas of this version try the version with; None for a normal replica.
+    The variable WEBOP_CANARY sets it, too."""
+    canary_failures: Annotated[float, Field(ge=0, le=1)] = 0.2
+    """The share of failed calls of handlers from which a canary gives up its shards."""
     lease_namespace: str | None = None
     """The namespace of the Lease; by default that of the credentials, such as the pod's."""
     lease_duration: Positive = 15.0

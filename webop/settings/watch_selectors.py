@@ -89,3 +89,16 @@ def _check(value: Any) -> SelectorMapping:
 
 
 Selectors = Annotated[SelectorMapping, PlainValidator(_check)]
+
+
+def _parse_kinds(value: Any) -> tuple[Selector, ...]:
+    """Accept a list of kinds, or names of them separated by spaces."""
+    if isinstance(value, str):
+        value = value.split()
+    try:
+        return tuple(map(_parse, value or ()))
+    except TypeError as exc:
+        raise ValueError(f"it must be a list of kinds, such as ['pods']: {exc}") from None
+
+
+Kinds = Annotated[tuple[Selector, ...], PlainValidator(_parse_kinds)]

@@ -42,6 +42,7 @@ Examples:
     webop run -n 'team-*,!team-x' -L http://0.0.0.0:8080/healthz handlers.py
     webop run -A --dev --verbose -m package.handlers
     webop run -A --lease my-operator handlers.py
+    webop run -A --shards my-operator handlers.py
     webop run -A --dev --reload handlers.py
 
 \b
@@ -112,6 +113,13 @@ _handlers, _scope, _others, _probes = map(
     help="Elect a leader among replicas with the Lease NAME; only the leader handles objects.",
 )
 @_others(
+    "--shards",
+    "shards_name",
+    metavar="NAME",
+    help="Let all replicas work: they divide the objects among them, with Leases whose names begin "
+    "with NAME.",
+)
+@_others(
     "--take-over",
     "take_over",
     is_flag=True,
@@ -150,6 +158,7 @@ def run(
     modules: tuple[str, ...],
     reload: bool,
     lease_name: str | None,
+    shards_name: str | None,
     take_over: bool,
     **options: Any,
 ) -> None:
@@ -190,7 +199,10 @@ def run(
     settings = controls.settings or OperatorSettings.from_environment()
     stop_flag = controls.stop_flag
     settings.operator.set_default(guess_name([*paths, *modules]))
-    settings.leadership.lease_name = lease_name or settings.leadership.lease_name
+    if lease_name and shards_name:
+        raise click.UsageError("--lease and --shards exclude each other: one works, or all do.")
+    settings.leadership.lease_name = lease_name or shards_name or settings.leadership.lease_name
+    settings.leadership.sharded |= bool(shards_name)
     settings.admission.take_over |= take_over
     if parent is not None:
         check_registry(registry)  # before the old handlers stop

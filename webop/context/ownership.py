@@ -1,0 +1,127 @@
+"""Which objects this replica handles, if replicas divide them by shards.
+
+:mod:`webop.coordination.members` decides; the streams of the reactor follow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+from webop.objects.resources import Resource, Selector
+from webop.objects.shards import build_shard_selector, find_shard
+from webop.settings.groups import LeadershipSettings
+
+
+class Follower(Protocol):
+    """What has objects of shards (:class:`webop.reactor.stream.Stream`)."""
+
+    def gain(self, shards: frozenset[int]) -> None:
+        """Begin to handle the objects of these shards."""
+
+    def leave(self, shards: frozenset[int]) -> None:
+        """Begin no new work on the objects of these shards; running work can finish."""
+
+    def stay(self, shards: frozenset[int]) -> None:
+        """Go on with the objects of shards that were left."""
+
+    def lose(self, shards: frozenset[int]) -> None:
+        """Forget the objects of these shards: other replicas handle them."""
+
+    def list_busy(self, shards: frozenset[int]) -> set[int]:
+        """Return those of these shards that have work which runs, or is not written."""
+
+
+class Ownership:
+    """The shards of this replica.
+
+    Attributes:
+        is_divided: whether replicas divide the objects; otherwise, all belong to this one.
+        owned: the shards of this replica.
+        leaving: those of them that it is about to give up.
+    """
+
+    def __init__(self) -> None:
+        self.is_divided = False
+        self.owned = frozenset[int]()
+        self.leaving = frozenset[int]()
+        self._has_namespaces = False
+        self._undivided: tuple[Selector, ...] = ()
+        self._followers: list[Follower] = []
+
+    def divide(self, settings: LeadershipSettings) -> None:
+        """Own nothing until :meth:`follow`, except if the settings say that nothing is divided."""
+        self.is_divided = settings.sharded
+        self._has_namespaces = settings.shard_by == "namespace"
+        self._undivided = settings.unsharded
+
+    def find(self, resource: Resource, raw: Mapping[str, Any]) -> int:
+        """Return the shard of an object."""
+        meta = raw["metadata"]
+        return self.find_by(resource, meta.get("namespace"), meta.get("uid") or "")
+
+    def find_by(self, resource: Resource, namespace: str | None, uid: str) -> int:
+        """Return the shard of an object by its names."""
+        if not self.is_divided or self._is_undivided(resource):
+            return 0
+        return find_shard((self._is_by_namespace(resource) and namespace) or uid)
+
+    def handles(self, shard: int) -> bool:
+        """Return whether this replica handles the objects of a shard."""
+        return not self.is_divided or (shard in self.owned and shard not in self.leaving)
+
+    def build_selector(self, resource: Resource) -> str:
+        """Return the ``shardSelector`` of the own objects of a kind; empty for all objects."""
+        if not self.is_divided or self._is_undivided(resource):
+            return ""
+        field = "namespace" if self._is_by_namespace(resource) else "uid"
+        return build_shard_selector(field, self.owned)
+
+    def wants(self, resource: Resource) -> bool:
+        """Return whether this replica can have objects of a kind of its own."""
+        if not self.is_divided:
+            return True
+        return 0 in self.owned if self._is_undivided(resource) else bool(self.owned)
+
+    def _is_undivided(self, resource: Resource) -> bool:
+        return any(one.check(resource) for one in self._undivided)
+
+    def _is_by_namespace(self, resource: Resource) -> bool:
+        return self._has_namespaces and bool(resource.namespaced)
+
+    @contextlib.contextmanager
+    def followed(self, follower: Follower) -> Iterator[None]:
+        """Tell a stream about all changes."""
+        self._followers.append(follower)
+        try:
+            yield
+        finally:
+            self._followers.remove(follower)
+
+    def follow(self, shards: frozenset[int]) -> None:
+        """Own these shards from now on, and no others."""
+        lost, gained = self.owned - shards, shards - self.owned
+        self.owned, self.leaving = shards, self.leaving & shards
+        for follower in [*self._followers]:
+            if lost:
+                follower.lose(lost)
+            if gained:
+                follower.gain(gained)
+
+    def leave(self, shards: frozenset[int]) -> None:
+        """Begin to give up shards; they stay in ``owned`` until :meth:`follow`."""
+        self.leaving |= shards
+        for follower in [*self._followers]:
+            follower.leave(shards)
+
+    def stay(self, shards: frozenset[int]) -> None:
+        """Keep shards that were to be given up."""
+        self.leaving -= shards
+        for follower in [*self._followers]:
+            follower.stay(shards)
+
+    def list_idle(self) -> frozenset[int]:
+        """Return the shards that are being left, and have no more work."""
+        busy = set[int]().union(*(one.list_busy(self.leaving) for one in self._followers))
+        return self.leaving - busy

@@ -1,0 +1,426 @@
+"""The replicas of a sharded operator: each has a Lease, and one Lease says who owns which shards.
+
+Flow: :mod:`webop.coordination.election` asks for a slot (:meth:`Members.join`), and renews it as a
+leader renews its Lease, behind the same fence. Meanwhile :meth:`Members.run` takes free shards and
+gives up those that are too many; :mod:`webop.context.ownership` tells the streams.
+
+Guarantees:
+    - Two replicas never handle an object at once. A shard is taken only when the term of its owner
+      is over: its Lease says otherwise now. If a replica has not renewed its Lease in time, another
+      one writes that into it first. A late renewal is refused then, and the fence of that replica
+      has ended.
+    - If the Lease with the owners is deleted, nobody takes shards from the new one as long as a
+      replica runs that has worked by the old one.
+    - Replicas that elect a leader (``--lease``) do not act as long as others own shards, nor do
+      these as long as there is a leader.
+
+Caveats:
+    Requests that were sent before the end of a fence can arrive after it, as with all leases.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections import Counter
+from contextlib import aclosing
+from typing import Any, Final
+
+from webop.aio.backoff import Once
+from webop.aio.concurrency import wait_and_clear
+from webop.aio.work_deadline import Fence
+from webop.client.api import Client
+from webop.client.http.requests import Selection
+from webop.client.watch import ListingFinished, ListingStarted, WatchStatus, watch
+from webop.context.child_store import build_label
+from webop.context.operator_context import OperatorContext
+from webop.coordination.held_lease import ObservedLease
+from webop.coordination.lease_content import LeaseTimes, is_newer
+from webop.coordination.shard_map import SLOTS, ShardMap, Term, divide
+from webop.coordination.timed_requests import LEASES, LeaseAccess
+from webop.errors import APIError, APIForbiddenError
+from webop.objects.shards import SHARDS, format_shards
+
+logger = logging.getLogger(__name__)
+
+LABEL: Final = "webop.dev/shards"
+_MAP: Final = "webop.dev/shards-uid"  # of the Lease with the owners that a replica works by
+_CANARY: Final = "webop.dev/canary"
+_SETTLING: Final = 2.5  # retry periods without a change of replicas; then shards move
+_RESTING: Final = 4  # lease durations; a shard that did not become idle is tried again after that
+_LONGEST: Final = 60.0  # seconds between two looks
+_POLLING: Final = 0.1  # seconds; while shards are being left
+_FINE: Final = frozenset({"success", "denied", "ignored", "cancelled"})
+_CALLS: Final = 20  # of handlers, at least, until a canary is judged
+
+
+class Members:
+    """The replicas that share the shards of one operator, as this one sees them.
+
+    Args:
+        operator: has the settings, and what this replica owns.
+        client: for requests about Leases.
+        lease: the Lease that a leader would have.
+        times: of all Leases.
+        fence: of this replica.
+
+    Attributes:
+        map: who owns which shards, as far as known.
+        moves: how many shards this replica has got and given up.
+        problem: a text: why this replica cannot own more; empty if it can.
+    """
+
+    def __init__(
+        self,
+        operator: OperatorContext,
+        client: Client,
+        lease: LeaseAccess,
+        times: LeaseTimes,
+        fence: Fence,
+    ) -> None:
+        self._operator = operator
+        self._ownership = operator.ownership
+        self._client = client
+        self._times = times
+        self._fence = fence
+        self._namespace, self._name = lease.namespace, lease.name
+        self._label = build_label(lease.name)
+        self._rival = self._open(lease.name)
+        self._slots: dict[str, ObservedLease] = {}
+        self._own: ObservedLease | None = None
+        map_name = f"{lease.name}-shards"
+        self._map_access = LeaseAccess(client, lease.namespace, map_name, lease.timeout)
+        self._map_raw: dict[str, Any] | None = None
+        self._shown_uid = ""  # of the map, as the watch has shown it
+        self._status = WatchStatus()
+        self._is_listed = False
+        self._changed = asyncio.Event()
+        self._known: dict[Term, int | None] = {}
+        self._settled_at = math.inf
+        self._moments: dict[int, float] = {}  # when shards were left, or have refused to move
+        self._canary = operator.settings.leadership.canary_shards
+        self._verdict = ""  # why the canary has given up its shards
+        self._once = Once()
+        self.map = ShardMap()
+        self.moves = Counter[str]()
+        self.problem = ""
+
+    @property
+    def count(self) -> int:
+        """The number of replicas that share the shards."""
+        return len(self._known)
+
+    @property
+    def unowned(self) -> frozenset[int]:
+        """The shards that no running replica owns."""
+        alive = [shards for term, shards in self.map.owners.items() if not self._is_over(term)]
+        return frozenset(range(SHARDS)).difference(*alive)
+
+    def describe(self) -> str:
+        """Return a text: what this replica owns, and by which Lease."""
+        own = self._ownership.owned
+        shards = f"{len(own)} of {SHARDS} shards ({format_shards(own)})" if own else "no shards"
+        problem = f"; {self.problem}" if self.problem else ""
+        if self._own is None:
+            return f"waiting for a lease {self._name}-member-00 to -{SLOTS - 1}{problem}"
+        return f"owning {shards} by the lease {self._own}, {self.count} replicas{problem}"
+
+    # What is known
+
+    async def watch(self) -> None:
+        """Observe the Leases of all replicas, and the owners, forever."""
+        options = self._operator.settings.watching
+        selection = Selection({"labelSelector": f"{LABEL}={self._label}"})
+        shown = set[str]()
+        items = watch(self._client, LEASES, self._namespace, options, self._status, selection)
+        async with aclosing(items):
+            async for item in items:
+                if isinstance(item, ListingStarted):
+                    shown.clear()
+                elif isinstance(item, ListingFinished):
+                    self._is_listed = True
+                    known = [str(self._map_access.name), *self._slots]
+                    for name in (name for name in known if name not in shown):
+                        self._note(name, None, item.resource_version)
+                else:
+                    event_type, raw = item
+                    meta = raw["metadata"]
+                    shown.add(name := meta["name"])
+                    state = None if event_type == "DELETED" else raw
+                    self._note(name, state, meta.get("resourceVersion"))
+                self._changed.set()
+
+    def _note(self, name: str, raw: dict[str, Any] | None, version: str | None) -> None:
+        """Accept what the watch has shown of a Lease, unless a newer state is known."""
+        if name == self._map_access.name:
+            self._shown_uid = "" if raw is None else raw["metadata"]["uid"]
+            if is_newer(version, self._map_raw):
+                self._accept_map(raw)
+        elif is_newer(version, (slot := self._get_slot(name)).raw):
+            slot.note_change(raw)
+
+    def _accept_map(self, raw: dict[str, Any] | None) -> None:
+        self._map_raw, self.map = raw, ShardMap.parse(raw)
+        for term in self.map.owners:
+            self._is_over(term)  # from now on, its time runs
+
+    def _open(self, name: str) -> ObservedLease:
+        access = LeaseAccess(self._client, self._namespace, name, self._times.request_timeout)
+        return ObservedLease(access, self._times, self._operator.identity, self._fence)
+
+    def _get_slot(self, name: str) -> ObservedLease:
+        if name not in self._slots:
+            self._slots[name] = self._open(name)
+        return self._slots[name]
+
+    def _is_over(self, term: Term) -> bool:
+        """Return whether the Lease of an owner has another holder, or none.
+
+        If the Lease does not exist, as it was deleted, its holder counts for its time.
+        """
+        slot = self._get_slot(term.slot)
+        if slot.raw is None and not slot.record.holder:
+            slot.expect(term.holder, term.since)
+        return (slot.record.holder, slot.record.acquired_at) != (term.holder, term.since)
+
+    def _find_breach(self) -> str:
+        """Return why the term of this replica must end: what it owned by is gone."""
+        if self._own is None:
+            return "it holds no lease"
+        if self.map.uid != self._own.marks["annotations"][_MAP]:
+            return f"the lease {self._map_access} has been deleted"
+        lost = self._ownership.owned - self._ownership.leaving - self.map.get(self._term)
+        if lost and not self.map.problem:
+            return f"the lease {self._map_access} names other owners of the shards"
+        return self.map.problem
+
+    @property
+    def _term(self) -> Term:
+        own = self._own
+        return Term("", "", "") if own is None else _read_term(own)
+
+    # The Lease of this replica
+
+    async def join(self) -> ObservedLease | None:
+        """Try to acquire the Lease of a free slot, or to go on with the own one; None in vain.
+
+        Raises:
+            APIError: a Lease cannot be read or written.
+        """
+        if self._own is not None and self._own.is_own:
+            if not self._find_breach() and await self._own.hold():
+                return self._own
+            await self._own.release()
+        self._own = None
+        self._ownership.follow(frozenset())
+        await self._refresh_map()
+        if self._map_raw is None:
+            labels = {LABEL: self._label}
+            new = {"metadata": {"name": self._map_access.name, "labels": labels}}
+            await self._map_access.write(ShardMap().write(new))
+            await self._refresh_map()
+        self.problem = self._status.error or self.map.problem
+        if not self._is_listed or self.map.problem:
+            return None
+        named = {term.slot for term in self.map.owners}
+        for number in range(SLOTS):
+            slot = self._get_slot(name := f"{self._name}-member-{number:02}")
+            if slot.wait or (slot.raw is None and name in named):
+                continue
+            slot.marks = {"labels": {LABEL: self._label}, "annotations": self._build_notes()}
+            if await slot.hold():
+                self._own = slot
+                return slot
+        self.problem = f"all of its {SLOTS} leases are held"
+        return None
+
+    def _build_notes(self) -> dict[str, str]:
+        canary = {} if self._canary is None else {_CANARY: str(self._canary)}
+        return {_MAP: self.map.uid, **canary}
+
+    # The shards of this replica
+
+    async def run(self) -> str:
+        """Take shards, and give up shards, as long as the Lease is held; return why it must end."""
+        while not (breach := self._find_breach()):
+            self.problem = self._verdict
+            try:
+                pause = await self._step()
+                self._once.forget("failure")
+            except APIError as exc:
+                pause, self.problem = self._times.period, str(exc)
+                if self._once.is_new("failure", type(exc)):
+                    logger.warning("Cannot share the shards of %s: %s", self._name, exc)
+            await self.wait(pause)
+        return breach
+
+    async def wait(self, seconds: float) -> None:
+        """Wait until a Lease has changed, for at most so many seconds."""
+        await wait_and_clear(self._changed, seconds)
+
+    async def _step(self) -> float:
+        """Do what is to be done at the moment; return the seconds until the next look."""
+        clock, ownership, term = self._fence.clock, self._ownership, self._term
+        for slot in [*self._slots.values()]:
+            await slot.expire()
+        self._judge_canary()
+        members = self._list_members()
+        if members != self._known:
+            self._known, self._settled_at = members, clock() + _SETTLING * self._times.period
+        claimed = self.map.get(term)
+        if claimed != ownership.owned:
+            await self._adopt()
+        wanted = divide(members, {each: len(self.map.get(each)) for each in members}).get(term, 0)
+        if len(claimed) < wanted and self.unowned:
+            await self._take(wanted - len(claimed))
+        elif clock() >= self._settled_at:
+            self._leave(len(claimed) - len(ownership.leaving) - wanted)
+        if ownership.leaving:
+            await self._give_up()
+            return _POLLING
+        is_done = len(self.map.get(term)) == wanted and not self.problem and not self._canary
+        now, moments = clock(), [self._settled_at, *self._moments.values()]
+        waits = [slot.wait for slot in self._slots.values() if slot.wait]
+        waits += [moment - now for moment in moments if now < moment < math.inf]
+        return min([_LONGEST if is_done else self._times.period, *waits])
+
+    def _list_members(self) -> dict[Term, int | None]:
+        """Return the running replicas, and how many shards canaries want."""
+        found = {}
+        for slot in self._slots.values():
+            if slot.record.holder and (slot is self._own or slot.wait):
+                notes = (slot.raw or {"metadata": {}})["metadata"].get("annotations") or {}
+                canary = str(notes.get(_CANARY) or "")
+                found[_read_term(slot)] = int(canary) if canary.isdecimal() else None
+        if self._own is not None:
+            found[self._term] = self._canary
+        return found
+
+    async def _take(self, count: int) -> None:
+        """Own so many more shards, unless there is a leader (``--lease``)."""
+        if await self._has_leader():
+            return
+        over = set[Term]()
+        for term in filter(self._is_over, [*self.map.owners]):
+            await self._get_slot(term.slot).refresh()  # what is known can be from before the term
+            over |= {term} if self._is_over(term) else set()
+        alive = [shards for term, shards in self.map.owners.items() if term not in over]
+        shards = frozenset(sorted(frozenset(range(SHARDS)).difference(*alive))[:count])
+        if not shards or not self._is_alone_with_map():
+            return
+        if await self._write(self.map.take(shards, self._term)):
+            await self._adopt()
+
+    def _is_alone_with_map(self) -> bool:
+        """Return whether no replica works by a former Lease with owners, which was deleted."""
+        others = [slot for slot in self._slots.values() if slot.record.holder]
+        notes = [(slot.raw or {"metadata": {}})["metadata"].get("annotations") for slot in others]
+        is_shown = self._shown_uid == self.map.uid  # so all Leases from before it are known
+        return is_shown and all((each or {}).get(_MAP) == self.map.uid for each in notes)
+
+    async def _adopt(self) -> None:
+        """Handle the objects of the shards that the Lease with the owners says, and no others."""
+        claimed = self.map.get(self._term)
+        if not claimed <= self._ownership.owned and await self._has_leader():
+            await self._write(self.map.give(claimed - self._ownership.owned, self._term))
+            return
+        before = self._ownership.owned
+        self._ownership.follow(claimed)
+        self.moves["gained"] += len(claimed - before)
+        self.moves["given"] += len(before - claimed)
+        if claimed != before:
+            logger.info("This replica owns %s.", self.describe().removeprefix("owning "))
+
+    async def _has_leader(self) -> bool:
+        """Return whether replicas of the same operator elect a leader, and there is one."""
+        await self._rival.refresh()
+        await self._rival.expire()
+        record = self._rival.record
+        if not record.holder:
+            return False
+        self.problem = f"the lease {self._rival} is {record}: --lease is used"
+        if self._once.is_new("leader", record.holder):
+            logger.warning("This replica owns no more shards: %s.", self.problem)
+        return True
+
+    def _leave(self, count: int) -> None:
+        """Begin to give up so many shards."""
+        now, ownership = self._fence.clock(), self._ownership
+        staying = [shard for shard, moment in self._moments.items() if now < moment]
+        chosen = sorted((ownership.owned - ownership.leaving).difference(staying), reverse=True)
+        if count > 0 and chosen:
+            ownership.leave(frozenset(chosen[:count]))
+            self._moments |= dict.fromkeys(chosen[:count], now)
+
+    async def _give_up(self) -> None:
+        """Give up the shards that have no more work; keep those that have it for too long."""
+        now, ownership = self._fence.clock(), self._ownership
+        if idle := ownership.list_idle():
+            if await self._write(self.map.give(idle, self._term)):
+                await self._adopt()
+            return
+        patience = self._times.duration
+        late = frozenset(one for one in ownership.leaving if now > self._moments[one] + patience)
+        # This write makes one invalid that is still on its way, and would give them up.
+        if late and await self._write(self.map):
+            ownership.stay(late)
+            self._moments |= dict.fromkeys(late, now + _RESTING * patience)
+            text = "The shards %s stay with this replica: their handlers have not ended in %g s."
+            logger.info(text, format_shards(late), patience)
+
+    async def _write(self, content: ShardMap) -> bool:
+        """Write who owns which shards; return False if somebody else has been faster."""
+        assert self._map_raw is not None  # noqa: S101  for the type checker
+        stored = await self._map_access.write(content.write(self._map_raw))
+        if stored is None:
+            await self._refresh_map()
+            return False
+        self._accept_map(stored)
+        return True
+
+    async def _refresh_map(self) -> None:
+        self._accept_map(await self._map_access.read())
+
+    # Others
+
+    async def find_owner(self) -> str:
+        """Return which replica owns shards; empty if none does. For replicas that elect a leader.
+
+        Without the right to read this, there are no shards.
+
+        Raises:
+            APIError: a Lease cannot be read or written.
+        """
+        try:
+            raw = await self._map_access.read()
+        except APIForbiddenError:
+            return ""
+        self._accept_map(raw)
+        for term in self.map.owners:
+            slot = self._get_slot(term.slot)
+            await slot.refresh()
+            await slot.expire()
+            if not self._is_over(term):
+                return f"the lease {slot} is {slot.record}: --shards is used"
+        return ""
+
+    def _judge_canary(self) -> None:
+        """Give up the shards of a canary if too many of its calls fail."""
+        counters, own = self._operator.counters, self._own
+        outcomes = counters.count_outcomes()
+        calls = sum(outcomes.values())
+        failed = calls - sum(n for (_, _, how), n in outcomes.items() if how in _FINE)
+        limit = self._operator.settings.leadership.canary_failures
+        if not self._canary or own is None or calls < _CALLS or failed / calls <= limit:
+            return
+        self._canary = 0
+        own.marks = {**own.marks, "annotations": self._build_notes()}
+        self._settled_at = 0.0  # it does not wait for others
+        text = f"{failed} of {calls} calls of handlers have failed, the limit is {limit:.0%}"
+        self._verdict = f"the canary has given up its shards: {text}"
+        logger.error("The canary gives up its shards: %s.", text)
+
+
+def _read_term(slot: ObservedLease) -> Term:
+    return Term(slot.name, slot.record.holder, slot.record.acquired_at)

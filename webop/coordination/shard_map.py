@@ -1,0 +1,120 @@
+"""Which replica owns which shards: the content of one Lease, and how shards are divided. Pure.
+
+The Lease ``NAME-shards`` has no holder. Its annotation names the owners, each with its term: the
+Lease of a replica (its slot), the holder, and since when that one has held it. A term that is over
+never comes back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from webop.objects.shards import SHARDS, format_shards, parse_shards
+
+ANNOTATION: Final = "webop.dev/shards"
+SLOTS: Final = SHARDS
+"""More replicas than shards would have nothing to do."""
+
+
+class Term(NamedTuple):
+    """What a replica owns shards by: its Lease, the holder in it, and since when."""
+
+    slot: str
+    holder: str
+    since: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShardMap:
+    """The owners of shards; the others are free.
+
+    Attributes:
+        uid: of the Lease; empty if it does not exist.
+        owners: the shards of each owner.
+        problem: why the annotation cannot be read; empty if it can.
+    """
+
+    uid: str = ""
+    owners: Mapping[Term, frozenset[int]] = field(default_factory=dict)
+    problem: str = ""
+
+    @classmethod
+    def parse(cls, raw: Mapping[str, Any] | None) -> ShardMap:
+        """Return the content of the Lease; None if it does not exist."""
+        if raw is None:
+            return cls()
+        meta = raw["metadata"]
+        text = (meta.get("annotations") or {}).get(ANNOTATION) or "[]"
+        owners: dict[Term, frozenset[int]] = {}
+        try:
+            for one in orjson.loads(text):
+                term = Term(*(str(one[name]) for name in Term._fields))
+                owners[term] = parse_shards(one["shards"])
+        except (ValueError, TypeError, KeyError, AttributeError) as exc:
+            return cls(meta.get("uid") or "", {}, f"the annotation {ANNOTATION} is invalid: {exc}")
+        found = cls(meta.get("uid") or "", owners)
+        if len(found.owned) < sum(map(len, owners.values())):
+            return cls(found.uid, {}, f"in the annotation {ANNOTATION}, shards have two owners")
+        return found
+
+    @property
+    def owned(self) -> frozenset[int]:
+        """All shards that have an owner, alive or not."""
+        return frozenset().union(*self.owners.values())
+
+    def get(self, term: Term) -> frozenset[int]:
+        """Return the shards of an owner."""
+        return self.owners.get(term, frozenset())
+
+    def find(self, shard: int) -> Term | None:
+        """Return the owner of a shard; None if it is free."""
+        return next((term for term, shards in self.owners.items() if shard in shards), None)
+
+    def take(self, shards: frozenset[int], owner: Term) -> ShardMap:
+        """Return the map in which an owner has these shards, too."""
+        found = {term: own - shards for term, own in self.owners.items()}
+        return self._put({**found, owner: self.get(owner) | shards})
+
+    def give(self, shards: frozenset[int], owner: Term) -> ShardMap:
+        """Return the map in which these shards of an owner are free."""
+        return self._put({**self.owners, owner: self.get(owner) - shards})
+
+    def _put(self, owners: Mapping[Term, frozenset[int]]) -> ShardMap:
+        return ShardMap(self.uid, {term: own for term, own in owners.items() if own})
+
+    def write(self, raw: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the Lease with this content; it keeps its version, as a precondition."""
+        content = [
+            {**term._asdict(), "shards": format_shards(shards)}
+            for term, shards in sorted(self.owners.items())
+        ]
+        meta = raw["metadata"]
+        notes = {**(meta.get("annotations") or {}), ANNOTATION: orjson.dumps(content).decode()}
+        lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
+        return {**lease, **raw, "metadata": {**meta, "annotations": notes}}
+
+
+def divide(members: Mapping[Term, int | None], owned: Mapping[Term, int]) -> dict[Term, int]:
+    """Return how many shards each member should own.
+
+    Members get the same number, or one more, so that as few shards move as possible: those that own
+    most get one more. Canaries share the number that they say.
+
+    Args:
+        members: the running replicas; for canaries, how many shards all canaries should own.
+        owned: how many shards members own now.
+    """
+    ranked = sorted(members, key=lambda term: (-owned.get(term, 0), term))
+    canaries = [term for term in ranked if members[term] is not None]
+    stable = [term for term in ranked if members[term] is None]
+    trial = min(SHARDS, max((members[term] or 0 for term in canaries), default=0))
+    return {**_split(trial, canaries), **_split(SHARDS - trial, stable)}
+
+
+def _split(count: int, members: list[Term]) -> dict[Term, int]:
+    least, rest = divmod(count, len(members) or 1)
+    return {term: least + (place < rest) for place, term in enumerate(members)}

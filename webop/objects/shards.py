@@ -1,0 +1,78 @@
+"""Shards: fixed ranges of the hashes of objects, which replicas divide among them. Pure.
+
+The hash is that of the API server's own shard selectors (KEP-5866, "Server-side sharded list and
+watch"; k8s.io/apimachinery/pkg/sharding): FNV-1a with 64 bits of the text; its top bits are the
+shard. So a server with the feature gate ``ShardedListAndWatch`` can send each replica only its own
+objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from typing import Final
+
+SHARDS: Final = 64
+"""A constant, so that nothing has to be divided anew when replicas come and go."""
+
+_SHIFT: Final = 64 - (SHARDS - 1).bit_length()
+_OFFSET: Final = 0xCBF29CE484222325
+_PRIME: Final = 0x100000001B3
+_MASK: Final = 0xFFFFFFFFFFFFFFFF
+
+
+def find_shard(text: str) -> int:
+    """Return the shard of a uid or of a namespace, from 0 to 63."""
+    found = _OFFSET
+    for byte in text.encode():
+        found = (found ^ byte) * _PRIME & _MASK
+    return found >> _SHIFT
+
+
+def build_shard_selector(field: str, shards: Collection[int]) -> str:
+    """Return the ``shardSelector`` of requests for these shards; empty if they are all.
+
+    Args:
+        field: ``"uid"`` or ``"namespace"``, of the metadata.
+        shards: those of which objects are wanted.
+    """
+    if len({*shards}) == SHARDS:
+        return ""
+    ranges = (
+        f"shardRange(object.metadata.{field}, '0x{first << _SHIFT:016x}', "
+        f"'0x{(last + 1) << _SHIFT:016x}')"
+        for first, last in _list_ranges(shards)
+    )
+    return " || ".join(ranges)
+
+
+def format_shards(shards: Iterable[int]) -> str:
+    """Return shards as text, such as "0-20,33"; empty for none."""
+    ranges = _list_ranges(shards)
+    return ",".join(f"{first}" if first == last else f"{first}-{last}" for first, last in ranges)
+
+
+def parse_shards(text: str) -> frozenset[int]:
+    """Return the shards of a text as :func:`format_shards` makes it.
+
+    Raises:
+        ValueError: it is none.
+    """
+    found = set[int]()
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        found.update(range(int(first), int(last or first) + 1))
+    if not found <= set(range(SHARDS)):
+        raise ValueError(f"shards are numbers from 0 to {SHARDS - 1}, got {text!r}")
+    return frozenset(found)
+
+
+def _list_ranges(shards: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Yield the first and the last one of each range of neighbours."""
+    first = last = None
+    for shard in sorted({*shards}):
+        if first is not None and last is not None and shard != last + 1:
+            yield first, last
+            first = shard
+        first, last = shard if first is None else first, shard
+    if first is not None and last is not None:
+        yield first, last
