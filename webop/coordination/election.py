@@ -153,7 +153,8 @@ class Elector:
             namespace = self._find_namespace(client)
             name = self._settings.lease_name or ""
             access = LeaseAccess(client, namespace, name, self._times.request_timeout)
-            self.members = Members(self._operator, client, access, self._times, self._fence)
+            own = self._times, self._fence, lambda: self.on_change()  # noqa: PLW0108  set later
+            self.members = Members(self._operator, client, access, *own)
             await self.campaign(access, self._times)
 
     def _find_namespace(self, client: Client) -> str:
@@ -206,6 +207,8 @@ class Elector:
                 self._forget_failure()
                 if held is not None:
                     return held
+                if shared is not None:
+                    self.obstacle = shared.obstacle
             except APIError as exc:
                 self._log_failure(lease, "acquired", exc)
             if shared is not None:

@@ -24,6 +24,7 @@ import asyncio
 import logging
 import math
 from collections import Counter
+from collections.abc import Callable
 from contextlib import aclosing
 from typing import Any, Final
 
@@ -64,6 +65,7 @@ class Members:
         lease: the Lease that a leader would have.
         times: of all Leases.
         fence: of this replica.
+        on_change: called when this replica owns other shards.
 
     Attributes:
         map: who owns which shards, as far as known.
@@ -78,13 +80,16 @@ class Members:
         lease: LeaseAccess,
         times: LeaseTimes,
         fence: Fence,
+        on_change: Callable[[], None],
     ) -> None:
+        self._on_change = on_change
         self._operator = operator
         self._ownership = operator.ownership
         self._client = client
         self._times = times
         self._fence = fence
         self._namespace, self._name = lease.namespace, lease.name
+        self._prefix = f"{lease.name}-member-"
         self._label = build_label(lease.name)
         self._rival = self._open(lease.name)
         self._slots: dict[str, ObservedLease] = {}
@@ -117,14 +122,23 @@ class Members:
         alive = [shards for term, shards in self.map.owners.items() if not self._is_over(term)]
         return frozenset(range(SHARDS)).difference(*alive)
 
+    @property
+    def obstacle(self) -> str:
+        """A text: why no replica could share the shards; empty if they can."""
+        if self.map.problem:
+            return f"the lease {self._map_access} cannot be used: {self.map.problem}; delete it"
+        if not self._is_listed:
+            return f"the leases of {self._name} are not known: {self._status.error or 'listing'}"
+        return ""
+
     def describe(self) -> str:
         """Return a text: what this replica owns, and by which Lease."""
         own = self._ownership.owned
         shards = f"{len(own)} of {SHARDS} shards ({format_shards(own)})" if own else "no shards"
         problem = f"; {self.problem}" if self.problem else ""
         if self._own is None:
-            return f"waiting for a lease {self._name}-member-00 to -{SLOTS - 1}{problem}"
-        return f"owning {shards} by the lease {self._own}, {self.count} replicas{problem}"
+            return f"waiting for a lease {self._prefix}00 to -{SLOTS - 1}{problem}"
+        return f"owning {shards} by the lease {self._own}; replicas: {self.count}{problem}"
 
     # What is known
 
@@ -140,7 +154,7 @@ class Members:
                     shown.clear()
                 elif isinstance(item, ListingFinished):
                     self._is_listed = True
-                    known = [str(self._map_access.name), *self._slots]
+                    known = [self._map_access.name, *self._slots]
                     for name in (name for name in known if name not in shown):
                         self._note(name, None, item.resource_version)
                 else:
@@ -157,8 +171,8 @@ class Members:
             self._shown_uid = "" if raw is None else raw["metadata"]["uid"]
             if is_newer(version, self._map_raw):
                 self._accept_map(raw)
-        elif is_newer(version, (slot := self._get_slot(name)).raw):
-            slot.note_change(raw)
+        elif name.startswith(self._prefix) and is_newer(version, self._get_slot(name).raw):
+            self._get_slot(name).note_change(raw)
 
     def _accept_map(self, raw: dict[str, Any] | None) -> None:
         self._map_raw, self.map = raw, ShardMap.parse(raw)
@@ -220,12 +234,12 @@ class Members:
             new = {"metadata": {"name": self._map_access.name, "labels": labels}}
             await self._map_access.write(ShardMap().write(new))
             await self._refresh_map()
-        self.problem = self._status.error or self.map.problem
-        if not self._is_listed or self.map.problem:
+        self.problem = self.obstacle
+        if self.problem:
             return None
         named = {term.slot for term in self.map.owners}
         for number in range(SLOTS):
-            slot = self._get_slot(name := f"{self._name}-member-{number:02}")
+            slot = self._get_slot(name := f"{self._prefix}{number:02}")
             if slot.wait or (slot.raw is None and name in named):
                 continue
             slot.marks = {"labels": {LABEL: self._label}, "annotations": self._build_notes()}
@@ -330,6 +344,7 @@ class Members:
         self.moves["gained"] += len(claimed - before)
         self.moves["given"] += len(before - claimed)
         if claimed != before:
+            self._on_change()
             logger.info("This replica owns %s.", self.describe().removeprefix("owning "))
 
     async def _has_leader(self) -> bool:
