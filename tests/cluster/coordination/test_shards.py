@@ -365,7 +365,7 @@ async def test_an_index_has_the_objects_of_all_shards_in_each_replica(
         return {"all": name}
 
     @webop.on.update("widgets", field="spec.x")
-    async def look(memo: Any, everything: webop.Index, **kwargs: Any) -> None:
+    async def look(memo: Any, everything: webop.Index[str, str], **kwargs: Any) -> None:
         seen.note("look", kwargs, by=memo.me, count=len(everything.get("all", ())))
 
     for name in ("one", "two"):
@@ -445,9 +445,8 @@ async def test_a_replica_without_connection_stops_and_another_one_goes_on(
         for body in made:
             meta = body["metadata"]
             if find_shard(meta["uid"]) in owners["cut"]:
-                await eventually(
-                    lambda name=meta["name"]: seen.of(name)[-1]["by"] == "one", "takeover"
-                )
+                look = partial(seen.of, meta["name"])
+                await eventually(look, "takeover", check=lambda found: found[-1]["by"] == "one")
                 await objects.change(meta["name"], {"spec": {"x": 1}})
         relayed.meddle = None
         team.running["cut"] = team.running["one"]
