@@ -104,6 +104,7 @@ class Members:
         self._known: dict[Term, int | None] = {}
         self._settled_at = math.inf
         self._moments: dict[int, float] = {}  # when shards were left, or have refused to move
+        self._gift_at = 0.0  # when shards are given up next: the new owner lists for each gift
         self._canary = operator.settings.leadership.canary_shards
         self._verdict = ""  # why the canary has given up its shards
         self._once = Once()
@@ -367,12 +368,15 @@ class Members:
         if count > 0 and chosen:
             ownership.leave(frozenset(chosen[:count]))
             self._moments |= dict.fromkeys(chosen[:count], now)
+            self._gift_at = now + _POLLING
 
     async def _give_up(self) -> None:
         """Give up the shards that have no more work; keep those that have it for too long."""
         now, ownership = self._fence.clock(), self._ownership
-        if idle := ownership.list_idle():
+        idle = ownership.list_idle()
+        if idle and (idle == ownership.leaving or now >= self._gift_at):
             if await self._write(self.map.give(idle, self._term)):
+                self._gift_at = now + self._times.period
                 await self._adopt()
             return
         patience = self._times.duration
