@@ -124,6 +124,11 @@ class Elector:
         Raises:
             ConfigurationError: the settings contradict each other.
         """
+        if self._settings.canary_shards is not None and not self._settings.sharded:
+            raise ConfigurationError(
+                "settings.leadership.canary_shards (WEBOP_CANARY) needs shards: --shards NAME, or "
+                "settings.leadership.sharded."
+            )
         if not self.is_enabled:
             if self._settings.sharded:
                 raise ConfigurationError(

@@ -482,7 +482,12 @@ async def test_wrong_combinations_of_settings_are_refused_at_the_start(
     nameless = build_settings(leadership={"sharded": True})
     both = share(objects)
     both.watching.shard_selectors["widgets"] = "shardRange(object.metadata.uid, '0x0', '0x1')"
-    for settings, text in ((nameless, "--shards NAME"), (both, "exclude each other")):
+    canary = build_settings(leadership={"canary_shards": 2, "lease_name": "team"})
+    for settings, text in (
+        (nameless, "--shards NAME"),
+        (both, "exclude each other"),
+        (canary, "WEBOP_CANARY"),
+    ):
         with pytest.raises(webop.ConfigurationError, match=text):
             async with run_operator(settings=settings):
                 pass
