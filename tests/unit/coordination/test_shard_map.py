@@ -40,8 +40,10 @@ def test_only_own_shards_can_be_given_up() -> None:
         '[{"slot": "x", "holder": "a"}]',
         '[{"slot": "x", "holder": "a", "since": "", "shards": "70"}]',
         '[{"slot": "x", "holder": "a", "since": "", "shards": 7}]',
-        '[{"slot": "x", "holder": "a", "since": "", "shards": "0-3"},'
-        ' {"slot": "y", "holder": "b", "since": "", "shards": "3"}]',
+        (
+            '[{"slot": "x", "holder": "a", "since": "", "shards": "0-3"},'
+            ' {"slot": "y", "holder": "b", "since": "", "shards": "3"}]'
+        ),
         "[1]",
         "null",
     ],

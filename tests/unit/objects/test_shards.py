@@ -68,8 +68,10 @@ def test_a_text_that_names_no_shards(text: str) -> None:
         (
             "namespace",
             [0, 63],
-            "shardRange(object.metadata.namespace, '0x0000000000000000', '0x0400000000000000') || "
-            "shardRange(object.metadata.namespace, '0xfc00000000000000', '0x10000000000000000')",
+            (
+                "shardRange(object.metadata.namespace, '0x0000000000000000', '0x0400000000000000') || "
+                "shardRange(object.metadata.namespace, '0xfc00000000000000', '0x10000000000000000')"
+            ),
         ),
         ("uid", range(64), ""),
     ],
