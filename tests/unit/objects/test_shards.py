@@ -58,23 +58,22 @@ def test_a_text_that_names_no_shards(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "shards", "selector"),
+    ("field", "shards", "ranges"),
     [
-        (
-            "uid",
-            range(32),
-            "shardRange(object.metadata.uid, '0x0000000000000000', '0x8000000000000000')",
-        ),
+        ("uid", range(32), [("0x0000000000000000", "0x8000000000000000")]),
         (
             "namespace",
             [0, 63],
-            (
-                "shardRange(object.metadata.namespace, '0x0000000000000000', '0x0400000000000000') || "
-                "shardRange(object.metadata.namespace, '0xfc00000000000000', '0x10000000000000000')"
-            ),
+            [
+                ("0x0000000000000000", "0x0400000000000000"),
+                ("0xfc00000000000000", "0x10000000000000000"),
+            ],
         ),
-        ("uid", range(64), ""),
+        ("uid", range(64), []),
     ],
 )
-def test_the_selector_of_shards(field: str, shards: list[int], selector: str) -> None:
-    assert build_shard_selector(field, list(shards)) == selector
+def test_the_selector_of_shards(
+    field: str, shards: list[int], ranges: list[tuple[str, str]]
+) -> None:
+    each = (f"shardRange(object.metadata.{field}, '{begin}', '{end}')" for begin, end in ranges)
+    assert build_shard_selector(field, list(shards)) == " || ".join(each)
