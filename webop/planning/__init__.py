@@ -1,0 +1,6 @@
+"""What an operator would do if it began now, written down and not done: ``webop plan``.
+
+Flow: :func:`webop.planning.planner.build_plan` → for each object, the decision of
+:mod:`webop.reactor.decision` → for reconcilers that are called, the transport of
+:mod:`webop.planning.dry_runs` → :mod:`webop.planning.reports`.
+"""
