@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -21,7 +21,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import orjson
 
 from webop.client.http.failed_requests import Attempt, parse_attempt
-from webop.client.http.requests import APPLY_PATCH, JSON_PATCH, REVIEWS
+from webop.client.http.requests import REVIEWS
 from webop.client.http.sessions import build_transport
 from webop.client.http.streams import read_content
 from webop.client.http.transport import Request, Response, Transport
@@ -36,21 +36,18 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 _MARK: Final = ".planned"  # after the version of an object that is not stored like that
-_MARKED: Final = re.compile(rb'"(\d*)\.planned"')
-_TEMPLATED: Final = "{name}"
-_UNCHECKED: Final = "the API server has not stored what this plan does to it before"
-_NO_DRY_RUNS: Final = (
-    "The API server does not say that it knows dry runs of this request, so a plan never sends it."
-)
+_is_marked: Final = re.compile(rb'"(\d*)\.planned"')
+_GENERATED: Final = "its name is generated: it will be another one"
+_QUOTA: Final = "a dry run checks the quotas of the namespace for this object alone"
+_TWICE: Final = "the API server has not stored what this plan does to it before"
+_UNPRUNED: Final = "prune() does nothing after an apply that has failed"
+_UNKNOWN: Final = "The API server does not declare dry runs of this request: a plan never sends it."
 _NO_WATCHES: Final = "A plan does not wait: nothing that it has written is stored."
 
 
 @dataclass(slots=True)
 class Write:
-    """What a step does to one object.
-
-    ``before`` and ``after`` are the object; None if there is none.
-    """
+    """What is done to one object; None stands for no object."""
 
     action: str
     before: Json | None = None
@@ -61,51 +58,48 @@ class Write:
 
 @dataclass(slots=True)
 class Step:
-    """The requests of one function of the user.
+    """What one function of the user does.
 
     Attributes:
         writes: by the object; a subresource other than the status is an object of its own.
-        has_failed: whether an apply was refused, so that nothing is pruned.
-        conflicts: where an apply would have taken fields of others.
+        failures: why the function, or a write of it, has failed.
+        refused: the statuses of applies that were refused, and have not succeeded since.
     """
 
     writes: dict[Place, Write] = field(default_factory=dict)
-    has_failed: bool = False
-    conflicts: set[Place] = field(default_factory=set)
+    failures: list[str] = field(default_factory=list)
+    refused: dict[Place, int] = field(default_factory=dict)
 
-    def list_items(self) -> list[Item]:
-        """Return the writes as items of a plan."""
-        found = []
-        for place, write in self.writes.items():
-            is_secret = place.kind == "secrets"
-            before, after = write.before, write.after
-            changes = (
-                () if after is None else list_changes(before or {}, after, is_secret=is_secret)
-            )
-            fields = tuple(one for one in changes if one.old or one.new not in (None, {}, []))
-            if write.certainty is Certainty.UNKNOWN or fields or after is None:
-                found.append(Item(write.action, str(place), write.certainty, write.reason, fields))
-        return found
+    def list_items(self) -> Iterator[Item]:
+        """Yield the writes as items of a plan."""
+        for place, one in self.writes.items():
+            is_secret, old = place.kind == "secrets", one.before or {}
+            found = () if one.after is None else list_changes(old, one.after, is_secret=is_secret)
+            fields = [each for each in found if each.old or each.new not in (None, {}, [])]
+            fields.sort(key=lambda each: each.field.startswith(("apiVersion", "kind", "metadata")))
+            yield Item(one.action, str(place), one.certainty, one.reason, fields)
+        if self.refused:
+            yield Item("prune", "children", Certainty.UNKNOWN, _UNPRUNED)
 
 
 current_step: ContextVar[Step | None] = ContextVar("current_step", default=None)
-"""The step whose requests are sent; None for those of the planner, which see what is stored."""
+"""The step whose requests are sent; None for the planner itself, which reads what is stored."""
 
 
 @dataclass(slots=True)
 class DryRuns:
-    """What all transports of a plan know.
+    """What the transports of a plan know.
 
     Attributes:
-        startup: the step of functions that are called for no object.
         results: the objects as the plan leaves them; None for deleted ones.
         planned: of these, the ones that the API server does not have.
+        declared: the requests that know dry runs, by the API group and its version.
+        quotas: whether a namespace can have quotas.
     """
 
-    startup: Step = field(default_factory=Step)
     results: dict[Place, Json | None] = field(default_factory=dict)
     planned: set[Place] = field(default_factory=set)
-    known: dict[str, frozenset[tuple[str, str]]] = field(default_factory=dict)
+    declared: dict[str, frozenset[tuple[str, str]]] = field(default_factory=dict)
     quotas: dict[str, bool] = field(default_factory=dict)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -119,8 +113,9 @@ class _Answer:
 
     is_complete = True
 
-    def __init__(self, status: int, content: bytes, headers: Mapping[bytes, bytes]) -> None:
-        self.status, self.headers, self._content = status, headers, content
+    def __init__(self, found: Json, status: int = 200) -> None:
+        self.status, self.headers = status, {b"content-type": b"application/json"}
+        self._content = orjson.dumps(found)
 
     async def receive(self) -> bytes:
         content, self._content = self._content, b""
@@ -130,22 +125,16 @@ class _Answer:
         """There is nothing to close."""
 
 
-def _answer(found: Any, status: int = 200) -> _Answer:
-    return _Answer(status, orjson.dumps(found), {b"content-type": b"application/json"})
-
-
-def _refuse(status: int, message: str, reason: str = "", **details: Any) -> _Answer:
+def _refuse(status: int, message: str, **more: Any) -> Json:
     head = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": status}
-    return _answer({**head, "message": message, "reason": reason, "details": details}, status)
+    return {**head, "message": message, **more}
 
 
+@dataclass(slots=True)
 class _DryTransport:
-    """See the module."""
-
-    def __init__(self, inner: Transport, shared: DryRuns, base: str) -> None:
-        self._inner = inner
-        self._shared = shared
-        self._base = base
+    _inner: Transport
+    _shared: DryRuns
+    _base: str
 
     async def aclose(self) -> None:
         await self._inner.aclose()
@@ -153,169 +142,150 @@ class _DryTransport:
     async def send(self, request: Request) -> Response:
         path, _, text = request.target.removeprefix(self._base).partition("?")
         query = dict(parse_qsl(text, keep_blank_values=True))
-        attempt = parse_attempt(request.method, path, query)
+        attempt, step = parse_attempt(request.method, path, query), current_step.get()
         kind = attempt.resource.removesuffix("/status")
         place = Place(kind, attempt.namespace, attempt.name or "")
         if attempt.verb == "watch":
-            return _refuse(400, _NO_WATCHES)
-        if request.method == "GET" and current_step.get() is not None:
+            return _Answer(_refuse(400, _NO_WATCHES), 400)
+        if request.method == "GET" and step is not None:
             return await self._read(request, place, query)
         if request.method == "GET" or path.startswith(REVIEWS):  # these store nothing
             return await self._inner.send(request)
-        if not await self._knows_dry_runs(request, path, attempt):
-            refusal = orjson.loads(await _refuse(405, _NO_DRY_RUNS).receive())
-            return self._note_failure(request, attempt, place, 405, refusal)
-        if place in self._shared.planned:
-            return self._write_planned(request, place, query)
-        return await self._write(request, path, query, attempt)
+        step = step or Step()
+        if place in self._shared.planned and request.method == "DELETE":
+            step.writes.pop(place, None)
+            self._shared.planned.discard(place)
+            self._shared.results[place] = None
+            return _Answer({"kind": "Status", "apiVersion": "v1", "status": "Success"})
+        status, found = 405, _refuse(405, _UNKNOWN)
+        before = None
+        if await self._declares_dry_runs(request, path, attempt):
+            if attempt.name:
+                known, stored = await self._fetch(request, path.removesuffix("/status"))
+                before = stored if known == 200 else None
+            status, found = await self._run_dry(request, path, query)
+        if status >= 300:
+            found = self._note_refusal(step, attempt, place, status, found)
+            if b"apply-patch" in request.headers:
+                step.refused[place] = status
+        elif request.method == "DELETE":
+            for raw in found.get("items", [before or {}]):
+                meta = raw["metadata"]
+                where = Place(kind, meta.get("namespace"), meta["name"])
+                self._note(step, where, Write("delete", raw))
+        else:
+            await self._note_result(step, place, before, found, request)
+        return _Answer(found, status)
+
+    async def _run_dry(
+        self, request: Request, path: str, query: Mapping[str, str]
+    ) -> tuple[int, Json]:
+        target = f"{self._base}{path}?{urlencode({**query, 'dryRun': 'All'})}"
+        content = request.content and _is_marked.sub(rb'"\1"', request.content)
+        if content and request.method == "DELETE":  # then the query does not count
+            content = orjson.dumps({**orjson.loads(content), "dryRun": ["All"]})
+        return await self._exchange(request._replace(target=target, content=content))
 
     async def _read(self, request: Request, place: Place, query: Mapping[str, str]) -> Response:
         """Read an object or a list as the plan leaves it."""
         results = self._shared.results
         if place.name and place in results:
-            found = results[place]
-            return _answer(found) if found is not None else _say_missing(place)
+            if (found := results[place]) is not None:
+                return _Answer(found)
+            details = {"name": place.name, "kind": place.kind.partition(".")[0]}
+            missing = _refuse(404, f"{place} not found", reason="NotFound", details=details)
+            return _Answer(missing, 404)
         response = await self._inner.send(request)
-        if place.name or response.status != 200 or not any(p.kind == place.kind for p in results):
+        changed = {where: raw for where, raw in results.items() if where.kind == place.kind}
+        if place.name or response.status != 200 or not changed:
             return response
         listed = orjson.loads(await read_content(response))
-        kept, shown = [], set()
+        items = []
         for raw in listed.get("items") or ():
-            meta = raw["metadata"]
-            shown.add(where := Place(place.kind, meta.get("namespace"), meta["name"]))
-            newest = results.get(where, raw)
-            kept += [] if newest is None else [newest]
-        if not (listed["metadata"].get("continue") or query.get("continue")):
-            kept += [
-                raw
-                for where, raw in results.items()
-                if raw is not None and where not in shown and where in self._shared.planned
-                if where.kind == place.kind and place.namespace in (None, where.namespace)
-                if _matches(raw, query)
-            ]
-        return _answer({**listed, "items": kept})
+            where = Place(place.kind, raw["metadata"].get("namespace"), raw["metadata"]["name"])
+            items.append(changed.pop(where, raw))
+        if not listed["metadata"].get("continue"):
+            for where, planned in changed.items():
+                is_there = place.namespace in (None, where.namespace) and _matches(planned, query)
+                items.append(planned if is_there and where in self._shared.planned else None)
+        return _Answer({**listed, "items": [raw for raw in items if raw is not None]})
 
-    async def _write(
-        self, request: Request, path: str, query: dict[str, str], attempt: Attempt
-    ) -> Response:
-        shared, step = self._shared, current_step.get() or self._shared.startup
-        place = Place(
-            attempt.resource.removesuffix("/status"), attempt.namespace, attempt.name or ""
-        )
-        before = None
-        if attempt.name:
-            status, found = await self._fetch(request, path.removesuffix("/status"))
-            before = found if status == 200 else None
-        content = _MARKED.sub(rb'"\1"', request.content) if request.content else None
-        if request.method == "DELETE" and content:  # then the query does not count
-            content = orjson.dumps({**orjson.loads(content), "dryRun": ["All"]})
-        target = f"{self._base}{path}?{urlencode({**query, 'dryRun': 'All'})}"
-        status, after = await self._exchange(request._replace(target=target, content=content))
-        if status >= 300:
-            return self._note_failure(request, attempt, place, status, after)
-        if request.method == "DELETE":
-            for raw in after.get("items", [before]):
-                meta = (raw or {}).get("metadata") or {}
-                where = place._replace(namespace=meta.get("namespace"), name=meta.get("name") or "")
-                self._note(step, where, Write("delete", raw, None))
-            return _answer(after, status)
-        write = Write("create" if before is None else "change", before, after)
-        meta = after.get("metadata") or {}
-        if not attempt.name:
-            place = place._replace(name=meta.get("name") or "")
-            if not _get_name(content):
-                write.certainty = Certainty.MAY
-                write.reason = "its name is generated: it will be another one"
-        if write.action == "create" and await self._has_quota(request, place.namespace):
-            write.certainty = Certainty.MAY
-            write.reason = "a dry run checks the quota of the namespace for this object alone"
-        if place in step.conflicts:
-            write.action = "take back"
-        if attempt.resource.endswith("/eviction"):
-            write.after, write.certainty = None, Certainty.MAY
-            write.action, write.reason = "evict", "the pod takes its time to end"
-        elif (known := shared.results.get(place)) is not None and before is not None:
-            write.after = after = apply_merge_patch(known, build_merge_patch(before, after))
-            write.certainty, write.reason = Certainty.MAY, _UNCHECKED
-        is_changed = before is None or any(list_changes(before, after))
-        if is_changed and isinstance(after.get("metadata"), dict):
-            version = (meta.get("resourceVersion") or "").removesuffix(_MARK)
-            after["metadata"]["resourceVersion"] = f"{version}{_MARK}"
-        if before is None:
-            shared.planned.add(place)
-        if is_changed:
-            self._note(step, place, write)
-        return _answer(after, status)
-
-    def _write_planned(self, request: Request, place: Place, query: Mapping[str, str]) -> Response:
-        """Change an object that only the plan has; the API server cannot be asked."""
-        step, known = current_step.get() or self._shared.startup, self._shared.results.get(place)
-        kind = _find_type(request)
-        if known is None and request.method == "DELETE":
-            return _say_missing(place)
-        if kind == JSON_PATCH or request.method == "POST":
-            return _refuse(409, f"{place} exists only in this plan.", "Conflict")
-        body = orjson.loads(request.content or b"{}")
-        after = None if request.method == "DELETE" else body
-        if request.method == "PATCH":
-            after = apply_merge_patch(known or {}, body)
-        self._note(step, place, Write("create", None, after, Certainty.MAY, _UNCHECKED))
-        if after is None:
-            del step.writes[place]
-        return _answer(after or {"kind": "Status", "apiVersion": "v1", "status": "Success"})
+    async def _note_result(
+        self, step: Step, place: Place, before: Json | None, after: Json, request: Request
+    ) -> None:
+        """Note what a dry run has created or changed, and how certain that is."""
+        is_forced = step.refused.pop(place, 0) == 409
+        write = Write("take back" if is_forced else "change", before, after)
+        meta = after.setdefault("metadata", {})
+        if place.kind == "pods/eviction":
+            write = Write("evict", before, after, Certainty.MAY, "pods take their time to end")
+        elif before is None:
+            write.action = "create"
+            if not place.name:
+                body = orjson.loads(request.content or b"{}")
+                place = place._replace(name=meta.get("name") or "")
+                if not (body.get("metadata") or {}).get("name"):
+                    write.certainty, write.reason = Certainty.MAY, _GENERATED
+            if await self._has_quotas(request, place.namespace):
+                write.certainty, write.reason = Certainty.MAY, _QUOTA
+            self._shared.planned.add(place)
+        if before is not None and not any(list_changes(before, after)):
+            if place in step.writes and step.writes[place].certainty is Certainty.UNKNOWN:
+                del step.writes[place]  # an attempt that has failed
+            return
+        if known := self._shared.results.get(place):
+            merged = apply_merge_patch(known, build_merge_patch(before or {}, after))
+            after.clear()
+            after.update(merged)
+            write.certainty, write.reason = Certainty.MAY, _TWICE
+        version = str(after["metadata"].get("resourceVersion") or "").removesuffix(_MARK)
+        after["metadata"]["resourceVersion"] = f"{version}{_MARK}"
+        self._note(step, place, write)
 
     def _note(self, step: Step, place: Place, write: Write) -> None:
-        """Note a write, and what the object is then."""
-        if (earlier := step.writes.get(place)) is not None and earlier.before is not None:
-            write.before = earlier.before
+        if earlier := step.writes.get(place):
+            write.before = earlier.before or write.before
         step.writes[place] = write
         self._shared.results[place] = write.after
 
-    def _note_failure(
-        self, request: Request, attempt: Attempt, place: Place, status: int, found: Json
-    ) -> Response:
+    def _note_refusal(
+        self, step: Step, attempt: Attempt, place: Place, status: int, found: Json
+    ) -> Json:
         """Note a refusal, and return it; a text about a Secret can have its values."""
-        step, message = current_step.get() or self._shared.startup, str(found.get("message") or "")
-        is_known = status in (404, 405) or "does not support dry run" in message
-        if place.kind == "secrets" and not is_known:
+        message = str(found.get("message") or status)
+        if attempt.verb == "delete" and status == 404:
+            return found
+        is_safe = status in (404, 405) or "does not support dry run" in message
+        if place.kind == "secrets" and not is_safe:
             message = f"{found.get('reason') or status} {MASKED}"
-            found = {**found, "message": message, "details": {"name": place.name}}
-        if status == 404 and request.method == "DELETE":
-            return _answer(found, status)
-        namespace = Place("namespaces", None, place.namespace or "")
-        if status == 404 and namespace in self._shared.planned:
-            message = f"this plan creates the namespace {place.namespace!r} before"
-        is_apply = _find_type(request) == APPLY_PATCH
-        if status == 409 and is_apply:
-            step.conflicts.add(place)
-        step.has_failed |= is_apply
+            found = _refuse(status, message, reason=found.get("reason"))
+        if Place("namespaces", None, place.namespace or "") in self._shared.planned:
+            message = f"this plan creates the namespace before; in a dry run, {message}"
         step.writes[place] = Write(attempt.verb, None, None, Certainty.UNKNOWN, message)
-        return _answer(found, status)
+        return found
 
-    async def _knows_dry_runs(self, request: Request, path: str, attempt: Attempt) -> bool:
+    async def _declares_dry_runs(self, request: Request, path: str, attempt: Attempt) -> bool:
         """Return whether the API server declares the parameter ``dryRun`` for a request."""
         parts = path.strip("/").split("/")
-        group, rest = (parts[:2], parts[2:]) if parts[0] == "api" else (parts[:3], parts[3:])
-        known, place = self._shared.known, "/".join(group)
-        async with self._shared.lock:
-            if place not in known:
-                status, document = await self._fetch(request, f"/openapi/v3/{place}")
-                found = document.get("paths") or {} if status == 200 else {}
-                known[place] = frozenset(
+        size = 2 if parts[0] == "api" else 3
+        group, rest, shared = "/".join(parts[:size]), parts[size:], self._shared
+        async with shared.lock:
+            if group not in shared.declared:
+                status, document = await self._fetch(request, f"/openapi/v3/{group}")
+                paths: Json = document.get("paths") or {} if status == 200 else {}
+                shared.declared[group] = frozenset(
                     (method.upper(), template)
-                    for template, methods in found.items()
+                    for template, methods in paths.items()
                     for method, one in methods.items()
                     if isinstance(one, dict)
                     if any(each.get("name") == "dryRun" for each in one.get("parameters") or ())
                 )
-        if attempt.namespace:
-            rest[1] = "{namespace}"
-        if attempt.name:
-            rest[3 if attempt.namespace else 1] = _TEMPLATED
-        return (request.method, f"/{'/'.join((*group, *rest))}") in known[place]
+        first = 2 if attempt.namespace else 0
+        rest[1:first] = ["{namespace}"] * bool(first)
+        rest[first + 1 : first + 2] = ["{name}"] * bool(attempt.name)
+        return (request.method, f"/{group}/{'/'.join(rest)}") in shared.declared[group]
 
-    async def _has_quota(self, request: Request, namespace: str | None) -> bool:
-        """Return whether a namespace can have a quota."""
+    async def _has_quotas(self, request: Request, namespace: str | None) -> bool:
         quotas = self._shared.quotas
         if namespace is not None and namespace not in quotas:
             path = f"/api/v1/namespaces/{namespace}/resourcequotas"
@@ -325,42 +295,22 @@ class _DryTransport:
 
     async def _fetch(self, request: Request, path: str) -> tuple[int, Json]:
         """Read what is stored, with the credentials of a request."""
-        read = request._replace(method="GET", target=f"{self._base}{path}", content=None)
-        return await self._exchange(read)
+        target = f"{self._base}{path}"
+        return await self._exchange(request._replace(method="GET", target=target, content=None))
 
     async def _exchange(self, request: Request) -> tuple[int, Json]:
         response = await self._inner.send(request)
         content = await read_content(response)
         try:
-            found = orjson.loads(content)
+            return response.status, orjson.loads(content)
         except orjson.JSONDecodeError:
-            found = {"message": content.decode(errors="replace")[:500]}
-        return response.status, found
+            return response.status, {"message": content.decode(errors="replace")[:500]}
 
 
-def _find_type(request: Request) -> str:
-    """Return the media type of the content."""
-    for line in request.headers.decode("ascii").split("\r\n"):
-        name, _, value = line.partition(": ")
-        if name.lower() == "content-type":
-            return value
-    return ""
-
-
-def _get_name(content: bytes | None) -> str:
-    return str((orjson.loads(content or b"{}").get("metadata") or {}).get("name") or "")
-
-
-def _say_missing(place: Place) -> _Answer:
-    plural = place.kind.partition(".")[0]
-    message = f'{place.kind} "{place.name}" not found'
-    return _refuse(404, message, "NotFound", name=place.name, kind=plural)
-
-
-def _matches(raw: Json, query: Mapping[str, str]) -> bool:
+def _matches(raw: Json | None, query: Mapping[str, str]) -> bool:
     """Return whether a list has an object; of the fields, only its name and its namespace count."""
-    meta, fields = raw["metadata"], query.get("fieldSelector", "")
-    for text in filter(None, fields.split(",")):
+    meta = (raw or {"metadata": {}})["metadata"]
+    for text in filter(None, query.get("fieldSelector", "").split(",")):
         name, _, value = text.replace("==", "=").partition("=")
         if not name.startswith("metadata.") or meta.get(name.removeprefix("metadata.")) != value:
             return False
