@@ -19,7 +19,7 @@ from webop.admission.configurations.building import (
     build_configuration,
 )
 from webop.admission.configurations.policies import build_policy
-from webop.admission.configurations.replica_agreement import reduce_webhook
+from webop.admission.configurations.replica_agreement import simplify
 from webop.admission.configurations.stored_configurations import Configuration, parse_configuration
 from webop.client.api import Client
 from webop.context.operator_context import OperatorContext
@@ -128,7 +128,7 @@ def _build_config(
 
 def _reduce(webhook: Json) -> Json:
     """Return a webhook without what depends on where the operator runs."""
-    reduced = reduce_webhook(webhook)
+    reduced = simplify(webhook)
     conditions = [one for one in reduced.pop("matchConditions", ()) if one["name"] not in _OWN]
     return reduced | ({"matchConditions": conditions} if conditions else {})
 
