@@ -278,7 +278,8 @@ class _DryTransport:
                     for template, methods in paths.items()
                     for method, one in methods.items()
                     if isinstance(one, dict)
-                    if any(each.get("name") == "dryRun" for each in one.get("parameters") or ())
+                    for each in (*one.get("parameters", ()), *methods.get("parameters", ()))
+                    if each.get("name") == "dryRun"
                 )
         first = 2 if attempt.namespace else 0
         rest[1:first] = ["{namespace}"] * bool(first)

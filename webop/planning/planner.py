@@ -372,5 +372,5 @@ def _explain(decision: Decision) -> str:
     if cause.reason is not Reason.UPDATE:
         texts = {Reason.CREATE: "created: it was never handled", Reason.DELETE: "deleted"}
         return texts.get(cause.reason, "resumed")
-    names = [".".join(item.field) for item in diff(cause.old, cause.new)]
+    names = sorted(".".join(item.field) for item in diff(cause.old, cause.new))
     return f"updated: {join_names(names)}" if names else "updated"
