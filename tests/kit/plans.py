@@ -9,7 +9,7 @@ import sys
 import textwrap
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -119,18 +119,24 @@ class Desk:
 
     async def plan_with(self, *args: str, form: str = "", **variables: str) -> Planned:
         """Run ``webop plan`` with these options."""
+        planner = {"KUBECONFIG": str(self.planner), **variables}
+        found = await self.command("plan", *args, **planner)
+        is_planned = form == "json" and found.code in (0, 2)
+        return replace(found, document=json.loads(found.output) if is_planned else {})
+
+    async def command(self, *args: str, **variables: str) -> Planned:
+        """Run a command for the handlers, as the administrator unless the variables say else."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("WEBOP_", "KUBE"))}
+        config = {"KUBECONFIG": str(self.cluster.kubeconfig), "CALLS": str(self._log)}
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "webop", "plan", *args, str(self._path)),
+            *(sys.executable, "-m", "webop", *args, str(self._path)),
             cwd=self.workshop.folder,
-            env={**kept, "KUBECONFIG": str(self.planner), "CALLS": str(self._log), **variables},
+            env={**kept, **config, **variables},
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
         out, err = (text.decode() for text in await process.communicate())
-        code = process.returncode
-        document = json.loads(out) if form == "json" and code in (0, 2) else {}
-        return Planned(code or 0, out, err, document)
+        return Planned(process.returncode or 0, out, err)
 
     @asynccontextmanager
     async def run(self, *args: str) -> AsyncIterator[Command]:
@@ -153,11 +159,10 @@ class Desk:
         return {one["metadata"]["name"]: one async for page in pages for one in page.items}
 
 
-def read_audit(log: Path) -> list[Json]:
-    """Return the events of the audit log; none before the first one."""
-    if not log.exists():
-        return []
-    return [json.loads(line) for line in log.read_text().splitlines()]
+def read_audit(log: Path, user: str = PLANNER) -> list[Json]:
+    """Return the events about a user in the audit log; none before the first one."""
+    lines = log.read_text().splitlines() if log.exists() else []
+    return [event for event in map(json.loads, lines) if event["user"]["username"] == user]
 
 
 def list_stored_writes(events: list[Json]) -> list[Json]:
