@@ -1,4 +1,4 @@
-"""What an operator would do if it began now, written down and not done: ``webop plan``.
+"""Plans: the steps of an operator that begins now, written down and not done (``webop plan``).
 
 Flow: :func:`webop.planning.planner.build_plan` → for each object, the decision of
 :mod:`webop.reactor.decision` → for reconcilers that are called, the transport of

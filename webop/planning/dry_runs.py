@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -37,49 +37,28 @@ Json = dict[str, Any]
 
 _MARK: Final = ".planned"  # after the version of an object that is not stored like that
 _is_marked: Final = re.compile(rb'"(\d*)\.planned"')
+_SUCCESS: Final[Json] = {"kind": "Status", "apiVersion": "v1", "status": "Success"}
 _GENERATED: Final = "its name is generated: it will be another one"
 _QUOTA: Final = "a dry run checks the quotas of the namespace for this object alone"
 _TWICE: Final = "the API server has not stored what this plan does to it before"
-_UNPRUNED: Final = "prune() does nothing after an apply that has failed"
+_EVICTED: Final = "pods take their time to end"
 _UNKNOWN: Final = "The API server does not declare dry runs of this request: a plan never sends it."
 _NO_WATCHES: Final = "A plan does not wait: nothing that it has written is stored."
 
 
 @dataclass(slots=True)
-class Write:
-    """What is done to one object; None stands for no object."""
-
-    action: str
-    before: Json | None = None
-    after: Json | None = None
-    certainty: Certainty = Certainty.WILL
-    reason: str = ""
-
-
-@dataclass(slots=True)
 class Step:
-    """What one function of the user does.
+    """The requests of one function of the user.
 
     Attributes:
-        writes: by the object; a subresource other than the status is an object of its own.
-        failures: why the function, or a write of it, has failed.
+        writes: what they do to each object; a subresource other than the status counts as one.
+        failures: the reasons why the function has failed.
         refused: the statuses of applies that were refused, and have not succeeded since.
     """
 
-    writes: dict[Place, Write] = field(default_factory=dict)
+    writes: dict[Place, Item] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
     refused: dict[Place, int] = field(default_factory=dict)
-
-    def list_items(self) -> Iterator[Item]:
-        """Yield the writes as items of a plan."""
-        for place, one in self.writes.items():
-            is_secret, old = place.kind == "secrets", one.before or {}
-            found = () if one.after is None else list_changes(old, one.after, is_secret=is_secret)
-            fields = [each for each in found if each.old or each.new not in (None, {}, [])]
-            fields.sort(key=lambda each: each.field.startswith(("apiVersion", "kind", "metadata")))
-            yield Item(one.action, str(place), one.certainty, one.reason, fields)
-        if self.refused:
-            yield Item("prune", "children", Certainty.UNKNOWN, _UNPRUNED)
 
 
 current_step: ContextVar[Step | None] = ContextVar("current_step", default=None)
@@ -88,7 +67,7 @@ current_step: ContextVar[Step | None] = ContextVar("current_step", default=None)
 
 @dataclass(slots=True)
 class DryRuns:
-    """What the transports of a plan know.
+    """The knowledge that the transports of a plan share.
 
     Attributes:
         results: the objects as the plan leaves them; None for deleted ones.
@@ -126,8 +105,7 @@ class _Answer:
 
 
 def _refuse(status: int, message: str, **more: Any) -> Json:
-    head = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": status}
-    return {**head, "message": message, **more}
+    return {**_SUCCESS, "status": "Failure", "code": status, "message": message, **more}
 
 
 @dataclass(slots=True)
@@ -151,102 +129,72 @@ class _DryTransport:
             return await self._read(request, place, query)
         if request.method == "GET" or path.startswith(REVIEWS):  # these store nothing
             return await self._inner.send(request)
-        step = step or Step()
-        if place in self._shared.planned and request.method == "DELETE":
+        return await self._write(step or Step(), request, path, place, query)
+
+    async def _write(
+        self, step: Step, request: Request, path: str, place: Place, query: Mapping[str, str]
+    ) -> Response:
+        shared, attempt = self._shared, parse_attempt(request.method, path)
+        if place in shared.planned and request.method == "DELETE":
+            shared.planned.discard(place)
             step.writes.pop(place, None)
-            self._shared.planned.discard(place)
-            self._shared.results[place] = None
-            return _Answer({"kind": "Status", "apiVersion": "v1", "status": "Success"})
-        status, found = 405, _refuse(405, _UNKNOWN)
-        before = None
+            shared.results[place] = None
+            return _Answer(_SUCCESS)
+        before, status, found = None, 405, _refuse(405, _UNKNOWN)
         if await self._declares_dry_runs(request, path, attempt):
-            if attempt.name:
+            if place.name:
                 known, stored = await self._fetch(request, path.removesuffix("/status"))
                 before = stored if known == 200 else None
-            status, found = await self._run_dry(request, path, query)
+            content = request.content and _is_marked.sub(rb'"\1"', request.content)
+            if content and request.method == "DELETE":  # then the query does not count
+                content = orjson.dumps({**orjson.loads(content), "dryRun": ["All"]})
+            target = f"{self._base}{path}?{urlencode({**query, 'dryRun': 'All'})}"
+            status, found = await self._exchange(request._replace(target=target, content=content))
         if status >= 300:
-            found = self._note_refusal(step, attempt, place, status, found)
             if b"apply-patch" in request.headers:
                 step.refused[place] = status
+            found = self._note_refusal(step, attempt, place, status, found)
         elif request.method == "DELETE":
-            for raw in found.get("items", [before or {}]):
-                meta = raw["metadata"]
-                where = Place(kind, meta.get("namespace"), meta["name"])
-                self._note(step, where, Write("delete", raw))
+            for meta in (raw["metadata"] for raw in found.get("items", [before]) if raw):
+                where = place._replace(namespace=meta.get("namespace"), name=meta["name"])
+                step.writes[where] = Item("delete", str(where))
+                shared.results[where] = None
         else:
             await self._note_result(step, place, before, found, request)
         return _Answer(found, status)
-
-    async def _run_dry(
-        self, request: Request, path: str, query: Mapping[str, str]
-    ) -> tuple[int, Json]:
-        target = f"{self._base}{path}?{urlencode({**query, 'dryRun': 'All'})}"
-        content = request.content and _is_marked.sub(rb'"\1"', request.content)
-        if content and request.method == "DELETE":  # then the query does not count
-            content = orjson.dumps({**orjson.loads(content), "dryRun": ["All"]})
-        return await self._exchange(request._replace(target=target, content=content))
-
-    async def _read(self, request: Request, place: Place, query: Mapping[str, str]) -> Response:
-        """Read an object or a list as the plan leaves it."""
-        results = self._shared.results
-        if place.name and place in results:
-            if (found := results[place]) is not None:
-                return _Answer(found)
-            details = {"name": place.name, "kind": place.kind.partition(".")[0]}
-            missing = _refuse(404, f"{place} not found", reason="NotFound", details=details)
-            return _Answer(missing, 404)
-        response = await self._inner.send(request)
-        changed = {where: raw for where, raw in results.items() if where.kind == place.kind}
-        if place.name or response.status != 200 or not changed:
-            return response
-        listed = orjson.loads(await read_content(response))
-        items = []
-        for raw in listed.get("items") or ():
-            where = Place(place.kind, raw["metadata"].get("namespace"), raw["metadata"]["name"])
-            items.append(changed.pop(where, raw))
-        if not listed["metadata"].get("continue"):
-            for where, planned in changed.items():
-                is_there = place.namespace in (None, where.namespace) and _matches(planned, query)
-                items.append(planned if is_there and where in self._shared.planned else None)
-        return _Answer({**listed, "items": [raw for raw in items if raw is not None]})
 
     async def _note_result(
         self, step: Step, place: Place, before: Json | None, after: Json, request: Request
     ) -> None:
         """Note what a dry run has created or changed, and how certain that is."""
-        is_forced = step.refused.pop(place, 0) == 409
-        write = Write("take back" if is_forced else "change", before, after)
-        meta = after.setdefault("metadata", {})
-        if place.kind == "pods/eviction":
-            write = Write("evict", before, after, Certainty.MAY, "pods take their time to end")
-        elif before is None:
-            write.action = "create"
-            if not place.name:
-                body = orjson.loads(request.content or b"{}")
-                place = place._replace(name=meta.get("name") or "")
-                if not (body.get("metadata") or {}).get("name"):
-                    write.certainty, write.reason = Certainty.MAY, _GENERATED
+        shared, meta, doubt = self._shared, after.setdefault("metadata", {}), ""
+        action = "take back" if step.refused.pop(place, 0) == 409 else "change"
+        if before is None:
+            action, given = "create", orjson.loads(request.content or b"{}")
             if await self._has_quotas(request, place.namespace):
-                write.certainty, write.reason = Certainty.MAY, _QUOTA
-            self._shared.planned.add(place)
-        if before is not None and not any(list_changes(before, after)):
+                doubt = _QUOTA
+            if not place.name:
+                place = place._replace(name=meta.get("name") or "")
+                doubt = doubt if (given.get("metadata") or {}).get("name") else _GENERATED
+            shared.planned.add(place)
+        elif not any(list_changes(before, after)):
             if place in step.writes and step.writes[place].certainty is Certainty.UNKNOWN:
                 del step.writes[place]  # an attempt that has failed
             return
-        if known := self._shared.results.get(place):
-            merged = apply_merge_patch(known, build_merge_patch(before or {}, after))
+        if known := shared.results.get(place):
+            merged, doubt = apply_merge_patch(known, build_merge_patch(before or {}, after)), _TWICE
             after.clear()
             after.update(merged)
-            write.certainty, write.reason = Certainty.MAY, _TWICE
+        if place.kind == "pods/eviction":
+            action, doubt = "evict", _EVICTED
         version = str(after["metadata"].get("resourceVersion") or "").removesuffix(_MARK)
         after["metadata"]["resourceVersion"] = f"{version}{_MARK}"
-        self._note(step, place, write)
-
-    def _note(self, step: Step, place: Place, write: Write) -> None:
-        if earlier := step.writes.get(place):
-            write.before = earlier.before or write.before
-        step.writes[place] = write
-        self._shared.results[place] = write.after
+        shared.results[place] = after
+        found = list_changes(before or {}, after, is_secret=place.kind == "secrets")
+        fields = [one for one in found if one.old or one.new not in (None, {}, [])]
+        fields.sort(key=lambda one: one.field.startswith(("apiVersion", "kind", "metadata")))
+        certainty = Certainty.MAY if doubt else Certainty.WILL
+        step.writes[place] = Item(action, str(place), certainty, doubt, fields)
 
     def _note_refusal(
         self, step: Step, attempt: Attempt, place: Place, status: int, found: Json
@@ -261,19 +209,45 @@ class _DryTransport:
             found = _refuse(status, message, reason=found.get("reason"))
         if Place("namespaces", None, place.namespace or "") in self._shared.planned:
             message = f"this plan creates the namespace before; in a dry run, {message}"
-        step.writes[place] = Write(attempt.verb, None, None, Certainty.UNKNOWN, message)
+        step.writes[place] = Item(attempt.verb, str(place), Certainty.UNKNOWN, message)
         return found
+
+    async def _read(self, request: Request, place: Place, query: Mapping[str, str]) -> Response:
+        """Read an object or a list as the plan leaves it."""
+        results = self._shared.results
+        if place.name and place in results:
+            details = {"name": place.name, "kind": place.kind.partition(".")[0]}
+            missing = _refuse(404, f"{place} not found", reason="NotFound", details=details)
+            found = results[place]
+            return _Answer(missing, 404) if found is None else _Answer(found)
+        response = await self._inner.send(request)
+        changed = {where: raw for where, raw in results.items() if where.kind == place.kind}
+        if place.name or response.status != 200 or not changed:
+            return response
+        listed = orjson.loads(await read_content(response))
+        items = []
+        for raw in listed.get("items") or ():
+            where = Place(place.kind, raw["metadata"].get("namespace"), raw["metadata"]["name"])
+            items.append(changed.pop(where, raw))
+        if not listed["metadata"].get("continue"):
+            items += [
+                raw
+                for where, raw in changed.items()
+                if where in self._shared.planned and place.namespace in (None, where.namespace)
+                if raw is not None and _matches(raw["metadata"], query)
+            ]
+        return _Answer({**listed, "items": [raw for raw in items if raw is not None]})
 
     async def _declares_dry_runs(self, request: Request, path: str, attempt: Attempt) -> bool:
         """Return whether the API server declares the parameter ``dryRun`` for a request."""
         parts = path.strip("/").split("/")
-        size = 2 if parts[0] == "api" else 3
-        group, rest, shared = "/".join(parts[:size]), parts[size:], self._shared
-        async with shared.lock:
-            if group not in shared.declared:
+        size, first = 2 if parts[0] == "api" else 3, 2 if attempt.namespace else 0
+        group, rest, declared = "/".join(parts[:size]), parts[size:], self._shared.declared
+        async with self._shared.lock:
+            if group not in declared:
                 status, document = await self._fetch(request, f"/openapi/v3/{group}")
                 paths: Json = document.get("paths") or {} if status == 200 else {}
-                shared.declared[group] = frozenset(
+                declared[group] = frozenset(
                     (method.upper(), template)
                     for template, methods in paths.items()
                     for method, one in methods.items()
@@ -281,10 +255,9 @@ class _DryTransport:
                     for each in (*one.get("parameters", ()), *methods.get("parameters", ()))
                     if each.get("name") == "dryRun"
                 )
-        first = 2 if attempt.namespace else 0
         rest[1:first] = ["{namespace}"] * bool(first)
         rest[first + 1 : first + 2] = ["{name}"] * bool(attempt.name)
-        return (request.method, f"/{group}/{'/'.join(rest)}") in shared.declared[group]
+        return (request.method, f"/{group}/{'/'.join(rest)}") in declared[group]
 
     async def _has_quotas(self, request: Request, namespace: str | None) -> bool:
         quotas = self._shared.quotas
@@ -308,9 +281,8 @@ class _DryTransport:
             return response.status, {"message": content.decode(errors="replace")[:500]}
 
 
-def _matches(raw: Json | None, query: Mapping[str, str]) -> bool:
+def _matches(meta: Json, query: Mapping[str, str]) -> bool:
     """Return whether a list has an object; of the fields, only its name and its namespace count."""
-    meta = (raw or {"metadata": {}})["metadata"]
     for text in filter(None, query.get("fieldSelector", "").split(",")):
         name, _, value = text.replace("==", "=").partition("=")
         if not name.startswith("metadata.") or meta.get(name.removeprefix("metadata.")) != value:

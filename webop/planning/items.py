@@ -1,4 +1,4 @@
-"""What a plan says: items about objects, and how certain they are. Pure."""
+"""The items of a plan, and how certain they are. Pure."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import enum
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 MASKED: Final = "(masked)"
@@ -37,8 +38,8 @@ class FieldChange:
 class Item:
     """One thing that would be done: an action, such as "call", and a handler or an object.
 
-    ``is_change`` is whether it writes, or calls a handler for a change. What each start does,
-    whatever the version, is none: to start daemons, for example.
+    ``is_change`` is whether it writes, or calls a handler for a change. Each start begins daemons,
+    for example: that is none.
     """
 
     action: str
@@ -47,6 +48,9 @@ class Item:
     reason: str = ""
     fields: Sequence[FieldChange] = ()
     is_change: bool = True
+
+
+note = partial(Item, is_change=False)
 
 
 @dataclass(slots=True)
@@ -87,7 +91,7 @@ class Section:
 
 @dataclass(slots=True)
 class Plan:
-    """What would happen; ``startup`` are the startup handlers that were called for it."""
+    """The sections of a plan; ``startup`` are the startup handlers that were called for it."""
 
     startup: Sequence[str] = ()
     sections: list[Section] = field(default_factory=list)
@@ -103,7 +107,7 @@ def list_changes(
 ) -> Iterator[FieldChange]:
     """Yield the fields that differ; items of lists are known by their names, if they have some.
 
-    What API servers set themselves does not count. The values of Secrets are masked.
+    The fields that API servers set themselves do not count. The values of Secrets are masked.
     """
     if old == new:
         return

@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, cast
+from types import SimpleNamespace
+from typing import Any, Final
 
 from webop.aio.concurrency import run_concurrently
 from webop.calls.progress import Progress
@@ -22,7 +23,7 @@ from webop.client.http.requests import Selection
 from webop.client.standalone import Networking, connect_command
 from webop.client.watch_events import get_uid, parse_version
 from webop.context.indexes import index_object
-from webop.errors import APIForbiddenError
+from webop.errors import ActivityError, APIForbiddenError
 from webop.events.loggers import LocalObjectLogger
 from webop.handlers.causes import ResourceCause
 from webop.handlers.model import Activity, Reason, ReconcileHandler, name_decorator
@@ -35,7 +36,7 @@ from webop.objects.namespace_patterns import is_exact, select_namespaces
 from webop.objects.resources import NAMESPACES, Resource, Selector
 from webop.planning.configurations import plan_configurations
 from webop.planning.dry_runs import DryRuns, Step, current_step
-from webop.planning.items import Certainty, Item, Plan, Section
+from webop.planning.items import Certainty, Item, Plan, Section, note
 from webop.reactor.bodies import Bodies
 from webop.reactor.decision import Decision, decide
 from webop.reactor.entry import Entry
@@ -48,29 +49,22 @@ from webop.runtime.activity_handlers import run_activity
 from webop.runtime.operator import Operator, OperatorOptions
 from webop.settings.groups import OperatorSettings
 
-if TYPE_CHECKING:
-    from webop.reactor.entry import Owner
-
 Json = dict[str, Any]
 
 _CALLS: Final = 16  # at once
 _PATIENCE: Final = 60.0  # seconds; for the startup handlers, and for each call
 _PAUSES: Final = (1.0, 2.0, 4.0)  # seconds; between the attempts of a request
+_UNPRUNED: Final = "prune() does nothing after an apply that has failed"
 _FAILURES: Final = frozenset({"HandlerFailed", "HandlerRetry"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions:
-    """What to plan.
+    """The options of a plan; the help of ``webop plan`` describes those that are not listed here.
 
     Attributes:
-        registry: the handlers.
-        settings: the settings, before the startup handlers.
-        scope: the namespaces.
+        settings: those before the startup handlers.
         definitions: the CustomResourceDefinitions of the models.
-        calls_reconcilers: whether all reconcilers are called, not only the ``plannable`` ones.
-        calls_startup: whether the startup handlers are called.
-        limit: of the objects of a kind that are shown, and of those with calls.
         report: gets lines about the progress.
     """
 
@@ -83,7 +77,7 @@ class PlanOptions:
     limit: int | None
     report: Callable[[str], None]
 
-    def has_calls(self, handlers: Sequence[Any]) -> bool:
+    def has_calls(self, handlers: Iterable[Any]) -> bool:
         """Return whether any of the handlers is a reconciler that is called."""
         found = (one for one in handlers if isinstance(one, ReconcileHandler))
         return any(self.calls_reconcilers or one.plannable for one in found)
@@ -94,20 +88,13 @@ async def build_plan(options: PlanOptions) -> Plan:
 
     Raises:
         LoginError: there are no credentials, or they are refused.
-        ActivityError: a startup handler has failed.
+        ActivityError: a startup handler has failed, or they took too long.
         APIError: something cannot be read.
-        TimeoutError: the startup handlers took too long.
     """
+    parts: Any = {name: getattr(options, name) for name in ("registry", "settings", "scope")}
     async with connect_command() as requests:
-        operator = Operator(
-            OperatorOptions(
-                registry=options.registry,
-                settings=options.settings,
-                scope=options.scope,
-                vault=requests.vault,
-                transport_factory=DryRuns().connect,
-            )
-        )
+        parts |= {"vault": requests.vault, "transport_factory": DryRuns().connect}
+        operator = Operator(OperatorOptions(**parts))
         operator.client.options = Networking(_PAUSES)
         listener, logger = _Listener(), logging.getLogger("webop.objects")
         logger.addHandler(listener)
@@ -128,19 +115,6 @@ class _Listener(logging.Handler):
 
 
 @dataclass(slots=True)
-class _Stream:
-    """The stream of objects that have no turns."""
-
-    ctx: ResourceContext
-    is_paused = is_ending = False
-
-    def find_gate(self, _: Entry) -> None: ...
-    def wake(self, obj: Entry, *, after: float = 0.0) -> None: ...
-    def accept_response(self, obj: Entry, raw: Json) -> None:
-        self.ctx.workers.bodies.keep(obj, raw)
-
-
-@dataclass(slots=True)
 class _Planner:
     operator: Operator
     options: PlanOptions
@@ -154,10 +128,9 @@ class _Planner:
         contexts = [*self._build_contexts(plan)]
         for ctx in contexts:
             await self._read_children(ctx)
-        for ctx in (
-            contexts if options.has_calls(context.registry.select_resource_handlers()) else ()
-        ):
-            await self._index(ctx)
+        for ctx in contexts:
+            if self.is_indexed and ctx.handlers.indexers:
+                await self._index(ctx)
         for ctx in contexts:
             if not ctx.handlers.has_only_children:
                 plan.sections.append(await self._plan_kind(ctx))
@@ -165,15 +138,23 @@ class _Planner:
         plan.sections += await plan_configurations(context, client, definitions)
         return plan
 
+    @property
+    def is_indexed(self) -> bool:
+        return self.options.has_calls(self.options.registry.select_resource_handlers())
+
     async def _start(self, plan: Plan) -> None:
         """Call the startup handlers, which can change settings."""
         current_step.set(step := Step())
-        async with asyncio.timeout(_PATIENCE):
-            called = await run_activity(self.operator.context, Activity.STARTUP, is_planning=True)
+        context = self.operator.context
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                plan.startup = [*await run_activity(context, Activity.STARTUP, is_planning=True)]
+        except TimeoutError:
+            text = f"The startup handlers did not end within {_PATIENCE:g} s."
+            raise ActivityError(text, kind=text) from None
         current_step.set(None)
-        plan.startup = [*called]
-        if items := [*step.list_items()]:
-            plan.sections.append(Section("Startup handlers", notes=items))
+        if step.writes:
+            plan.sections.append(Section("Startup handlers", notes=[*step.writes.values()]))
 
     async def _discover(self) -> None:
         """Find the kinds and the namespaces, as the observer does."""
@@ -201,10 +182,8 @@ class _Planner:
             for resource in selector.find_candidates(context.cluster_view.resources):
                 if not resource.verbs or "list" in resource.verbs:
                     matched.setdefault(resource, set()).add(selector)
-            why = context.cluster_view.explain_absence(selector) if selector.is_specific else ""
-            if why:
-                item = Item("serve", str(selector), Certainty.UNKNOWN, why, is_change=False)
-                absent[item.target] = item
+            if selector.is_specific and (why := context.cluster_view.explain_absence(selector)):
+                absent[str(selector)] = note("serve", str(selector), Certainty.UNKNOWN, why)
         if absent:
             plan.sections.append(Section("Absent kinds", notes=[*absent.values()]))
         for resource, selectors in sorted(matched.items(), key=lambda pair: pair[0].name):
@@ -234,32 +213,30 @@ class _Planner:
 
     async def _index(self, ctx: ResourceContext) -> None:
         """Fill the indexes, which the called reconcilers, and filters, can read."""
-        operator, handlers = ctx.operator, ctx.handlers.indexers
-        if handlers:
-            async for page in self._list(ctx):
-                for obj, raw in ((self._enter(ctx, raw), raw) for raw in page):
-                    cause = ResourceCause(**ctx.describe(obj, Body(raw), LocalObjectLogger))
-                    what = (
-                        handlers,
-                        cause,
-                        obj.uid,
-                        operator.indices,
-                        CallOptions(operator.settings),
-                    )
-                    await index_object(*what, is_wanted=lambda: True)
+        options, handlers = CallOptions(ctx.operator.settings), ctx.handlers.indexers
+        async for page in self._list(ctx):
+            for obj, raw in ((self._enter(ctx, raw), raw) for raw in page):
+                cause = ResourceCause(**ctx.describe(obj, Body(raw), LocalObjectLogger))
+                what = handlers, cause, obj.uid, ctx.operator.indices, options
+                await index_object(*what, is_wanted=lambda: True)
 
     def _enter(self, ctx: ResourceContext, raw: Json) -> Entry:
         """Return an object as an operator that has just started knows it."""
-        meta, stream = raw["metadata"], cast("Owner", _Stream(ctx))
         if not ctx.operator.settings.watching.managed_fields:
-            meta.pop("managedFields", None)
-        obj = Entry(stream, get_uid(raw), meta["name"], meta.get("namespace"))
+            raw["metadata"].pop("managedFields", None)
+        stream: Any = SimpleNamespace(  # objects have no turns
+            is_paused=False,
+            is_ending=False,
+            find_gate=lambda _: None,
+            wake=lambda *_, **__: None,
+            accept_response=ctx.workers.bodies.keep,
+        )
+        obj = Entry(stream, get_uid(raw), raw["metadata"]["name"], raw["metadata"].get("namespace"))
         obj.version, obj.must_resume = parse_version(raw), True
         return obj
 
     async def _plan_kind(self, ctx: ResourceContext) -> Section:
         section, limit = Section(ctx.resource.name), self.options.limit
-        section.notes += self._list_notes(ctx)
         async for page in self._list(ctx):
             shown = len(page) if limit is None else limit - section.count
             planned = (
@@ -268,26 +245,16 @@ class _Planner:
             )
             for place, items in await run_concurrently(planned):
                 section.add(place, items, limit)
-        if (
-            limit is not None
-            and limit < section.count
-            and self.options.has_calls(ctx.handlers.reconcilers)
-        ):
+        is_called = self.options.has_calls(ctx.handlers.reconcilers)
+        if is_called and limit is not None and limit < section.count:
             why = f"they were called for {limit} of {section.count} objects (--limit)"
-            section.notes.append(
-                Item("call", "reconcilers", Certainty.UNKNOWN, why, is_change=False)
-            )
-        return section
-
-    def _list_notes(self, ctx: ResourceContext) -> Iterator[Item]:
-        """Yield what is the same for all objects of a kind."""
-        for each in ctx.handlers.events:
-            yield Item("call", f"{each} for each object", is_change=False)
-        is_indexed = self.options.has_calls(ctx.operator.registry.select_resource_handlers())
+            section.notes.append(note("call", "reconcilers", Certainty.UNKNOWN, why))
+        section.notes += [note("call", f"{one} for each object") for one in ctx.handlers.events]
         for handler, index in itertools.product(ctx.handlers.everything, ctx.operator.indices):
-            if not is_indexed and handler.when and names_argument(handler.when, index):
+            if not self.is_indexed and handler.when and names_argument(handler.when, index):
                 why = f"its filter reads the index {index!r}, which is empty without --call"
-                yield Item("decide", str(handler), Certainty.MAY, why, is_change=False)
+                section.notes.append(note("decide", str(handler), Certainty.MAY, why))
+        return section
 
     async def _plan_object(
         self, ctx: ResourceContext, raw: Json, *, is_shown: bool
@@ -304,7 +271,7 @@ class _Planner:
             items.append(Item("decide", "handlers", Certainty.UNKNOWN, f"a filter failed: {exc!r}"))
             return str(obj), items
         for handler in decision.reconcilers if decision else ():
-            items.append(Item("call", str(handler), reason="resumed", is_change=False))
+            items.append(note("call", str(handler), reason="resumed"))
             if is_shown and self.options.has_calls([handler]):
                 ctx.workers.bodies.keep(obj, raw)
                 items += await self._call(ctx, obj, handler)
@@ -323,11 +290,12 @@ class _Planner:
             except TimeoutError:
                 step.failures.append(f"it did not end within {_PATIENCE:g} s")
             current_step.set(None)
-        items, state = [*step.list_items()], obj.reconcilers[handler.id]
+        items, state = [*step.writes.values()], obj.reconcilers[handler.id]
+        items += [Item("prune", "children", Certainty.UNKNOWN, _UNPRUNED)] * bool(step.refused)
         items += [Item("continue", str(handler), Certainty.UNKNOWN, one) for one in step.failures]
         if state.due is not None and not state.failures:
             why = f"it asked to be called again: {state.reason or 'without a reason'}"
-            items.append(Item("continue", str(handler), Certainty.UNKNOWN, why, is_change=False))
+            items.append(note("continue", str(handler), Certainty.UNKNOWN, why))
         return items
 
 
@@ -350,7 +318,7 @@ def _list_items(ctx: ResourceContext, decision: Decision) -> Iterator[Item]:
     if decision.is_mended:
         yield Item("remove", "the condition that the object does not fit its model")
     for daemon in decision.spawned:
-        yield Item("start", str(daemon), is_change=False)
+        yield note("start", str(daemon))
     progress = Progress.restore(decision.handlers, decision.states, purpose=cause.reason.value)
     for key in progress.keys() & decision.again:
         progress.restart(key)

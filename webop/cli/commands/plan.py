@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from typing import Any
 
 import click
@@ -43,16 +44,11 @@ class _PlanCommand(SectionCommand):
             raise
 
 
-class _Progress:
-    """Prints lines about long work, not more than one in two seconds."""
-
-    def __init__(self) -> None:
-        self._due = time.monotonic() + _PAUSE
-
-    def __call__(self, text: str) -> None:
-        if time.monotonic() >= self._due:
-            self._due = time.monotonic() + _PAUSE
-            click.echo(f"Planning: {text}", err=True)
+def _report(text: str, due: list[float]) -> None:
+    """Print a line about long work, not more than one in two seconds."""
+    if (now := time.monotonic()) >= due[0]:
+        due[0] = now + _PAUSE
+        click.echo(f"Planning: {text}", err=True)
 
 
 @click.command(cls=_PlanCommand)
@@ -124,7 +120,7 @@ def plan(
         settings=settings,
         scope=Scope(clusterwide or not namespaces, namespaces),
         definitions=build_crds(find_models(registry)),
-        report=_Progress(),
+        report=partial(_report, due=[time.monotonic() + _PAUSE]),
         **options,
     )
     found = asyncio.run(build_plan(made))
