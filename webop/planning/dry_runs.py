@@ -41,6 +41,7 @@ _SUCCESS: Final[Json] = {"kind": "Status", "apiVersion": "v1", "status": "Succes
 _GENERATED: Final = "its name is generated: it will be another one"
 _QUOTA: Final = "a dry run checks the quotas of the namespace for this object alone"
 _TWICE: Final = "the API server has not stored what this plan does to it before"
+_UNREAD: Final = "the object cannot be read, so nobody can tell whether it would change"
 _EVICTED: Final = "pods take their time to end"
 _UNKNOWN: Final = "The API server does not declare dry runs of this request: a plan never sends it."
 _NO_WATCHES: Final = "A plan does not wait: nothing that it has written is stored."
@@ -144,7 +145,7 @@ class _DryTransport:
         if await self._declares_dry_runs(request, path, attempt):
             if place.name:
                 known, stored = await self._fetch(request, path.removesuffix("/status"))
-                before = stored if known == 200 else None
+                before = stored if known == 200 else None if known == 404 else {}
             content = request.content and _is_marked.sub(rb'"\1"', request.content)
             if content and request.method == "DELETE":  # then the query does not count
                 content = orjson.dumps({**orjson.loads(content), "dryRun": ["All"]})
@@ -155,8 +156,9 @@ class _DryTransport:
                 step.refused[place] = status
             found = self._note_refusal(step, attempt, place, status, found)
         elif request.method == "DELETE":
-            for meta in (raw["metadata"] for raw in found.get("items", [before]) if raw):
-                where = place._replace(namespace=meta.get("namespace"), name=meta["name"])
+            metas = (raw["metadata"] for raw in found.get("items") or () if not place.name)
+            places = [place._replace(namespace=m.get("namespace"), name=m["name"]) for m in metas]
+            for where in [place] if place.name else places:
                 step.writes[where] = Item("delete", str(where))
                 shared.results[where] = None
         else:
@@ -187,11 +189,14 @@ class _DryTransport:
             after.update(merged)
         if place.kind == "pods/eviction":
             action, doubt = "evict", _EVICTED
+        elif before == {}:
+            doubt = _UNREAD
         version = str(after["metadata"].get("resourceVersion") or "").removesuffix(_MARK)
         after["metadata"]["resourceVersion"] = f"{version}{_MARK}"
         shared.results[place] = after
         found = list_changes(before or {}, after, is_secret=place.kind == "secrets")
         fields = [one for one in found if one.old or one.new not in (None, {}, [])]
+        fields = [] if before == {} else fields
         fields.sort(key=lambda one: one.field.startswith(("apiVersion", "kind", "metadata")))
         certainty = Certainty.MAY if doubt else Certainty.WILL
         step.writes[place] = Item(action, str(place), certainty, doubt, fields)

@@ -1,6 +1,6 @@
 """Make a plan: the decisions of an operator that begins now, for each object of the cluster.
 
-Flow of :func:`build_plan`: login → startup handlers → discovery → children → indexes → for each
+Flow of :class:`Planner`: login → startup handlers → discovery → children → indexes → for each
 object, :func:`webop.reactor.decision.decide`, and maybe its reconcilers → configurations. There are
 no watches, Leases, peering records and Events.
 """
@@ -58,9 +58,18 @@ _UNPRUNED: Final = "prune() does nothing after an apply that has failed"
 _FAILURES: Final = frozenset({"HandlerFailed", "HandlerRetry"})
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlanOptions:
-    """The options of a plan; the help of ``webop plan`` describes those that are not listed here.
+class _Listener(logging.Handler):
+    """Notes why handlers fail."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        step = current_step.get()
+        if step is not None and getattr(record, "k8s_reason", "") in _FAILURES:
+            step.failures.append(record.getMessage())
+
+
+@dataclass(slots=True, kw_only=True)
+class Planner:
+    """Makes a plan; the help of ``webop plan`` describes the options that are not listed here.
 
     Attributes:
         settings: those before the startup handlers.
@@ -76,76 +85,61 @@ class PlanOptions:
     calls_startup: bool
     limit: int | None
     report: Callable[[str], None]
+    _operator: Operator = field(init=False)
+    _calls: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_CALLS))
 
-    def has_calls(self, handlers: Iterable[Any]) -> bool:
-        """Return whether any of the handlers is a reconciler that is called."""
-        found = (one for one in handlers if isinstance(one, ReconcileHandler))
-        return any(self.calls_reconcilers or one.plannable for one in found)
+    async def plan(self) -> Plan:
+        """Return what the operator would do if it began now.
 
-
-async def build_plan(options: PlanOptions) -> Plan:
-    """Return what the operator would do if it began now.
-
-    Raises:
-        LoginError: there are no credentials, or they are refused.
-        ActivityError: a startup handler has failed, or they took too long.
-        APIError: something cannot be read.
-    """
-    parts: Any = {name: getattr(options, name) for name in ("registry", "settings", "scope")}
-    async with connect_command() as requests:
-        parts |= {"vault": requests.vault, "transport_factory": DryRuns().connect}
-        operator = Operator(OperatorOptions(**parts))
-        operator.client.options = Networking(_PAUSES)
+        Raises:
+            LoginError: there are no credentials, or they are refused.
+            ActivityError: a startup handler has failed, or they took too long.
+            APIError: something cannot be read.
+        """
+        parts: Any = {name: getattr(self, name) for name in ("registry", "settings", "scope")}
         listener, logger = _Listener(), logging.getLogger("webop.objects")
-        logger.addHandler(listener)
-        try:
-            async with operator.client:
-                return await _Planner(operator, options).run()
-        finally:
-            logger.removeHandler(listener)
+        async with connect_command() as requests:
+            parts |= {"vault": requests.vault, "transport_factory": DryRuns().connect}
+            self._operator = Operator(OperatorOptions(**parts))
+            self._operator.client.options = Networking(_PAUSES)
+            logger.addHandler(listener)
+            try:
+                async with self._operator.client:
+                    return await self._plan()
+            finally:
+                logger.removeHandler(listener)
 
-
-class _Listener(logging.Handler):
-    """Notes why handlers fail."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        step = current_step.get()
-        if step is not None and getattr(record, "k8s_reason", "") in _FAILURES:
-            step.failures.append(record.getMessage())
-
-
-@dataclass(slots=True)
-class _Planner:
-    operator: Operator
-    options: PlanOptions
-    calls: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_CALLS))
-
-    async def run(self) -> Plan:
-        context, plan, options = self.operator.context, Plan(), self.options
-        if options.calls_startup:
+    async def _plan(self) -> Plan:
+        plan = Plan()
+        if self.calls_startup:
             await self._start(plan)
         await self._discover()
         contexts = [*self._build_contexts(plan)]
         for ctx in contexts:
             await self._read_children(ctx)
         for ctx in contexts:
-            if self.is_indexed and ctx.handlers.indexers:
+            if self._is_indexed and ctx.handlers.indexers:
                 await self._index(ctx)
         for ctx in contexts:
             if not ctx.handlers.has_only_children:
                 plan.sections.append(await self._plan_kind(ctx))
-        client, definitions = self.operator.client, options.definitions
-        plan.sections += await plan_configurations(context, client, definitions)
+        context, client = self._operator.context, self._operator.client
+        plan.sections += await plan_configurations(context, client, self.definitions)
         return plan
 
+    def _has_calls(self, handlers: Iterable[Any]) -> bool:
+        """Return whether any of the handlers is a reconciler that is called."""
+        found = (one for one in handlers if isinstance(one, ReconcileHandler))
+        return any(self.calls_reconcilers or one.plannable for one in found)
+
     @property
-    def is_indexed(self) -> bool:
-        return self.options.has_calls(self.options.registry.select_resource_handlers())
+    def _is_indexed(self) -> bool:
+        return self._has_calls(self.registry.select_resource_handlers())
 
     async def _start(self, plan: Plan) -> None:
         """Call the startup handlers, which can change settings."""
         current_step.set(step := Step())
-        context = self.operator.context
+        context = self._operator.context
         try:
             async with asyncio.timeout(_PATIENCE):
                 plan.startup = [*await run_activity(context, Activity.STARTUP, is_planning=True)]
@@ -158,7 +152,7 @@ class _Planner:
 
     async def _discover(self) -> None:
         """Find the kinds and the namespaces, as the observer does."""
-        context, client, scope = self.operator.context, self.operator.client, self.options.scope
+        context, client, scope = self._operator.context, self._operator.client, self.scope
         found, names = await discover(client), None
         if not scope.clusterwide:
             named = context.settings.watching.build_selectors(NAMESPACES, is_named=True)
@@ -174,7 +168,7 @@ class _Planner:
 
     def _build_contexts(self, plan: Plan) -> Iterator[ResourceContext]:
         """Yield the kinds of the handlers; plan nothing for those that the cluster lacks."""
-        context, bodies, pace = self.operator.context, Bodies(), Pace()
+        context, bodies, pace = self._operator.context, Bodies(), Pace()
         matched, absent = dict[Resource, set[Selector]](), dict[str, Item]()
         for handler in context.registry.select_resource_handlers():
             if (selector := handler.selector) is None:
@@ -189,17 +183,17 @@ class _Planner:
         for resource, selectors in sorted(matched.items(), key=lambda pair: pair[0].name):
             workers = Workers(resource.plural_name, context, bodies, pace)
             handlers = context.registry.handlers_of(selectors)
-            yield ResourceContext(context, self.operator.client, resource, handlers, workers)
+            yield ResourceContext(context, self._operator.client, resource, handlers, workers)
 
     async def _list(self, ctx: ResourceContext) -> AsyncIterator[list[Json]]:
         """Yield the objects of a kind, in pages."""
-        names, count = self.operator.context.cluster_view.namespaces, 0
+        names, count = self._operator.context.cluster_view.namespaces, 0
         selection = Selection(ctx.build_selectors(), is_partial=ctx.is_partial)
         is_everywhere = names is None or not ctx.resource.namespaced
         for place in [None] if is_everywhere else sorted(names or ()):
             async for page in ctx.client.list_pages(ctx.resource, place, selection):
                 count += len(page.items)
-                self.options.report(f"{ctx.resource.name}: {count} objects")
+                self.report(f"{ctx.resource.name}: {count} objects")
                 yield page.items
 
     async def _read_children(self, ctx: ResourceContext) -> None:
@@ -236,7 +230,7 @@ class _Planner:
         return obj
 
     async def _plan_kind(self, ctx: ResourceContext) -> Section:
-        section, limit = Section(ctx.resource.name), self.options.limit
+        section, limit = Section(ctx.resource.name), self.limit
         async for page in self._list(ctx):
             shown = len(page) if limit is None else limit - section.count
             planned = (
@@ -245,13 +239,13 @@ class _Planner:
             )
             for place, items in await run_concurrently(planned):
                 section.add(place, items, limit)
-        is_called = self.options.has_calls(ctx.handlers.reconcilers)
+        is_called = self._has_calls(ctx.handlers.reconcilers)
         if is_called and limit is not None and limit < section.count:
             why = f"they were called for {limit} of {section.count} objects (--limit)"
             section.notes.append(note("call", "reconcilers", Certainty.UNKNOWN, why))
         section.notes += [note("call", f"{one} for each object") for one in ctx.handlers.events]
         for handler, index in itertools.product(ctx.handlers.everything, ctx.operator.indices):
-            if not self.is_indexed and handler.when and names_argument(handler.when, index):
+            if not self._is_indexed and handler.when and names_argument(handler.when, index):
                 why = f"its filter reads the index {index!r}, which is empty without --call"
                 section.notes.append(note("decide", str(handler), Certainty.MAY, why))
         return section
@@ -272,7 +266,7 @@ class _Planner:
             return str(obj), items
         for handler in decision.reconcilers if decision else ():
             items.append(note("call", str(handler), reason="resumed"))
-            if is_shown and self.options.has_calls([handler]):
+            if is_shown and self._has_calls([handler]):
                 ctx.workers.bodies.keep(obj, raw)
                 items += await self._call(ctx, obj, handler)
         return str(obj), items
@@ -281,7 +275,7 @@ class _Planner:
         self, ctx: ResourceContext, obj: Entry, handler: ReconcileHandler
     ) -> list[Item]:
         """Call a reconciler, and return what it would write."""
-        async with self.calls:
+        async with self._calls:
             current_step.set(step := Step())
             recover(obj)
             try:

@@ -236,6 +236,27 @@ async def test_a_webhook_with_side_effects_is_named(desk: Desk) -> None:
     assert '"audit.example.com" does not support dry run' in reason
 
 
+async def test_an_object_that_cannot_be_read_may_change(desk: Desk) -> None:
+    desk.write("""
+        @webop.reconcile('shops')
+        async def build(namespace, client, **_):
+            await client.patch('configmaps', 'page', {'data': {'a': '2'}}, namespace=namespace)
+    """)
+    await desk.objects.create("one")
+    body = {"metadata": {"name": "page"}, "data": {"a": "1"}}
+    await desk.client.create(MAPS, desk.namespace, body)
+
+    async def hide(request: httpx.Request) -> httpx.Response | None:
+        is_read = request.method == "GET" and request.url.path.endswith("/configmaps/page")
+        refusal = {"kind": "Status", "message": "forbidden", "code": 403}
+        return httpx.Response(403, json=refusal) if is_read else None
+
+    planned, _ = await plan_relayed(desk, hide)
+    certainty, reason = find_certainty(planned, "change", "page")
+    assert (certainty, planned.find("one", "change")["fields"]) == ("may", [])
+    assert "cannot be read" in reason
+
+
 async def test_a_server_that_does_not_declare_dry_runs_is_never_asked_to_write(desk: Desk) -> None:
     desk.write(WRITER)
     await desk.objects.create("one")

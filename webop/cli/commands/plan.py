@@ -22,7 +22,7 @@ from webop.cli.options import (
 from webop.cli.required_rights import find_models
 from webop.logs import configure
 from webop.models.crds import build_crds
-from webop.planning.planner import PlanOptions, build_plan
+from webop.planning.planner import Planner
 from webop.planning.reports import build_json, build_markdown, build_text
 from webop.reactor.observer import Scope
 from webop.runtime.loading import guess_name
@@ -115,7 +115,7 @@ def plan(
     check_handlers(registry, (*paths, *modules))
     settings = controls.settings or OperatorSettings.from_environment()
     settings.operator.set_default(guess_name([*paths, *modules]))
-    made = PlanOptions(
+    planner = Planner(
         registry=registry,
         settings=settings,
         scope=Scope(clusterwide or not namespaces, namespaces),
@@ -123,6 +123,6 @@ def plan(
         report=partial(_report, due=[time.monotonic() + _PAUSE]),
         **options,
     )
-    found = asyncio.run(build_plan(made))
+    found = asyncio.run(planner.plan())
     click.echo(_FORMS[form](found))
     ctx.exit(2 if found.has_changes else 0)
