@@ -277,6 +277,7 @@ class Planner:
         """Call a reconciler, and return what it would write."""
         async with self._calls:
             current_step.set(step := Step())
+            self.report(f"{handler} for {obj}")
             recover(obj)
             try:
                 async with asyncio.timeout(_PATIENCE):
