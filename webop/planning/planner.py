@@ -54,6 +54,7 @@ Json = dict[str, Any]
 _CALLS: Final = 16  # at once
 _PATIENCE: Final = 60.0  # seconds; for the startup handlers, and for each call
 _PAUSES: Final = (1.0, 2.0, 4.0)  # seconds; between the attempts of a request
+_NOT_YET: Final = "the object does not exist yet"
 _UNPRUNED: Final = "prune() does nothing after an apply that has failed"
 _FAILURES: Final = frozenset({"HandlerFailed", "HandlerRetry"})
 
@@ -86,6 +87,7 @@ class Planner:
     limit: int | None
     report: Callable[[str], None]
     _operator: Operator = field(init=False)
+    _handled: set[str] = field(default_factory=set)
     _calls: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_CALLS))
 
     async def plan(self) -> Plan:
@@ -116,12 +118,13 @@ class Planner:
         await self._discover()
         contexts = [*self._build_contexts(plan)]
         for ctx in contexts:
+            self._handled |= set() if ctx.handlers.has_only_children else {ctx.resource.plural_name}
             await self._read_children(ctx)
         for ctx in contexts:
             if self._is_indexed and ctx.handlers.indexers:
                 await self._index(ctx)
         for ctx in contexts:
-            if not ctx.handlers.has_only_children:
+            if ctx.resource.plural_name in self._handled:
                 plan.sections.append(await self._plan_kind(ctx))
         context, client = self._operator.context, self._operator.client
         plan.sections += await plan_configurations(context, client, self.definitions)
@@ -288,6 +291,9 @@ class Planner:
         items, state = [*step.writes.values()], obj.reconcilers[handler.id]
         items += [Item("prune", "children", Certainty.UNKNOWN, _UNPRUNED)] * bool(step.refused)
         items += [Item("continue", str(handler), Certainty.UNKNOWN, one) for one in step.failures]
+        for place, item in step.writes.items():
+            if item.action == "create" and place.kind in self._handled:
+                items.append(note("continue", f"handlers of {place}", Certainty.UNKNOWN, _NOT_YET))
         if state.due is not None and not state.failures:
             why = f"it asked to be called again: {state.reason or 'without a reason'}"
             items.append(note("continue", str(handler), Certainty.UNKNOWN, why))

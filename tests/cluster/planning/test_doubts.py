@@ -55,7 +55,12 @@ async def test_after_a_failed_apply_the_prune_is_unknown(desk: Desk) -> None:
 
 
 async def test_what_asks_to_be_called_again_is_unknown(desk: Desk) -> None:
+    """Nor are there Events about what has failed: the audit log would have them."""
     desk.write("""
+        @webop.on.startup()
+        def post(settings, **_):
+            settings.posting.enabled = True
+
         @webop.reconcile('shops')
         async def build(**_):
             return webop.again(after=10, reason='RollingOut')
@@ -177,6 +182,25 @@ async def test_a_namespace_that_is_gone_or_not_there_yet(desk: Desk) -> None:
     certainty, reason = find_certainty(planned, "patch", "page", name)
     assert certainty == UNKNOWN
     assert "this plan creates the namespace before" in reason
+
+
+async def test_a_parent_that_does_not_exist_yet(desk: Desk) -> None:
+    desk.write("""
+        @webop.reconcile('shops', owns=['shops'])
+        async def build(name, spec, children, **_):
+            if spec.get('branch'):
+                meta = {'name': spec['branch']}
+                head = {'apiVersion': 'plan.webop.dev/v1', 'kind': 'Shop', 'metadata': meta}
+                await children.apply({**head, 'spec': {}})
+    """)
+    await desk.objects.create("one", {"branch": "two"})
+    planned = await desk.plan("--call")
+    assert find_certainty(planned, "create", "two")[0] == "will"
+    assert find_certainty(planned, "continue", "handlers of 'two'") == (
+        UNKNOWN,
+        "the object does not exist yet",
+    )
+    assert planned.section("shops")["count"] == 1
 
 
 async def test_a_kind_of_children_that_is_not_there_yet(desk: Desk) -> None:
