@@ -10,6 +10,7 @@ from bench.scenarios import (
     idle,
     imports,
     latency,
+    plan,
     profile,
     restart,
     review,
@@ -31,6 +32,7 @@ SCENARIOS = {
         idle,
         first,
         scale,
+        plan,
         profile,
     )
 }

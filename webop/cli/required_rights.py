@@ -290,6 +290,24 @@ def list_needs(operator: Inspection, *, has_own_secret: bool = True) -> Iterator
     yield from _list_declared_needs(operator)
 
 
+def list_planning_needs(operator: Inspection) -> Iterator[Need]:
+    """Yield what ``webop plan`` needs: RBAC has no verbs for dry runs, so they are those of writes.
+
+    Events and coordination are not planned.
+    """
+    for name, kind in product(operator.names, KINDS.values()):
+        yield Need(GROUP, kind.plural, ("get",), name=name)
+    for effect in ("validating", "mutating") if operator.registry.rules else ():
+        yield Need(GROUP, f"{effect}admissionpolicies", ("list",))
+    yield Need(CRDS.group, CRDS.plural, ("get",))
+    yield Need("", "resourcequotas", ("list",), operator.namespaces)
+    if operator.namespaces:
+        yield Need("", "namespaces", ("list",))
+    yield from list_object_needs(operator)
+    yield from _list_child_needs(operator)
+    yield from _list_declared_needs(operator)
+
+
 def find_models(registry: OperatorRegistry) -> list[type[pydantic.BaseModel]]:
     """Return the models of handlers, rules and loaded files, with all versions of their kinds."""
     handlers = (*registry.select_resource_handlers(), *registry.select_webhooks())

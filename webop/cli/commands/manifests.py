@@ -151,6 +151,11 @@ class _RememberingCommand(SectionCommand):
     "default, all pods can; with --cluster, those of the networks of its nodes cannot.",
 )  # fmt: skip
 @_output(
+    "--rights-for", type=click.Choice(["run", "plan"]), default="run", show_default=True,
+    help="'plan': only the account NAME-plan for 'webop plan', with the rights to read and to do "
+    "dry runs, and a policy that denies it everything else.",
+)  # fmt: skip
+@_output(
     "--kustomize", "folder", metavar="FOLDER", type=click.Path(file_okay=False, path_type=Path),
     help="Write a kustomize base into this folder instead of printing.",
 )  # fmt: skip

@@ -37,6 +37,7 @@ class Request:
         metrics: the namespace of the pods that scrape the metrics.
         variables: the environment variables of the container.
         namespaces: where the operator works; empty for the whole cluster.
+        rights_for: "run", or "plan" for only the account that plans.
         is_chart: whether names are stand-ins for values of a chart.
     """
 
@@ -61,6 +62,7 @@ class Request:
     pod_networks: Sequence[str]
     priority: str | None
     creates_namespace: bool
+    rights_for: str = "run"
     is_chart: bool = False
 
     @property

@@ -9,6 +9,7 @@ import base64
 import ipaddress
 import os
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -18,9 +19,15 @@ from webop.admission.configurations.policies import MUTATING, MUTATING_SINCE, bu
 from webop.admission.conversion_reviews import PATH
 from webop.cli.manifests.kinds import find_kinds, list_builtin, parse_definition, read_definitions
 from webop.cli.manifests.objects import PROBES_PORT, STATUS_PORT, SYSTEM_PRIORITY, Plan, Request
-from webop.cli.manifests.roles import build_rights, split_rules
+from webop.cli.manifests.roles import build_dry_run_policy, build_rights, split_rules
 from webop.cli.manifests.yaml_text import dump
-from webop.cli.required_rights import Inspection, call_startup, find_models, list_needs
+from webop.cli.required_rights import (
+    Inspection,
+    call_startup,
+    find_models,
+    list_needs,
+    list_planning_needs,
+)
 from webop.client.api import Client
 from webop.client.discovery import discover
 from webop.client.standalone import connect_command
@@ -113,6 +120,8 @@ async def build_manifests(registry: OperatorRegistry, request: Request) -> tuple
         if request.priority == "none"
         else request.priority or (SYSTEM_PRIORITY if registry.needs_webhook_server else None),
     )
+    if request.rights_for == "plan":
+        return {"rbac": [*_build_planning_account(plan, operator, own)]}, warnings
     warnings += _complete_definitions(definitions, registry, plan)
     files: Files = {"crds": [dump(definition) for definition in definitions]}
     rules = [rule for rule in registry.rules if has_mutating or not rule.is_mutating]
@@ -132,6 +141,15 @@ async def build_manifests(registry: OperatorRegistry, request: Request) -> tuple
         warnings += more
         files["webhooks"] = list(_build_webhooks(registry, plan, found))
     return files, warnings
+
+
+def _build_planning_account(plan: Plan, operator: Inspection, own: str) -> Iterator[str]:
+    """Yield the account of ``webop plan``, its rights, and what denies it all but dry runs."""
+    operator.settings.posting.enabled = False
+    plan = replace(plan, request=replace(plan.request, name=f"{plan.request.name}-plan"))
+    yield plan.build_account()
+    yield from build_rights(plan, list_planning_needs(operator), operator.handled, own)
+    yield from build_dry_run_policy(plan)
 
 
 def _build_objects(plan: Plan) -> Files:
