@@ -16,6 +16,9 @@ import orjson
 from webop.objects.shards import SHARDS, format_shards, parse_shards
 
 ANNOTATION: Final = "webop.dev/shards"
+LABEL: Final = "webop.dev/shards"
+MAP_UID: Final = "webop.dev/shards-uid"  # of the Lease with the owners that a replica works by
+CANARY: Final = "webop.dev/canary"
 SLOTS: Final = SHARDS
 """More replicas than shards would have nothing to do."""
 
