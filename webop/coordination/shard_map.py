@@ -31,6 +31,11 @@ class Term(NamedTuple):
     since: str
 
 
+def name_leases(name: str, slots: int) -> list[str]:
+    """Return the names of the Leases of an operator: with the owners, and of so many replicas."""
+    return [f"{name}-shards", *(f"{name}-member-{number:02}" for number in range(slots))]
+
+
 @dataclass(frozen=True, slots=True)
 class ShardMap:
     """The owners of shards; the others are free.
