@@ -72,7 +72,7 @@ class Inspection:
     registry: OperatorRegistry
     resources: Collection[Resource] = ()
     names: Sequence[str] = ()
-    slots: int = 6
+    slots: int = 2
 
     @property
     def home(self) -> str:

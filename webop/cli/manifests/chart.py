@@ -39,8 +39,8 @@ def prepare(request: Request, *, is_placed: bool) -> Request:
     """
     home = request.home if is_placed else _HOME
     canary = _CANARY if request.canary or request.sharded else None
-    names = {"name": _NAME, "home": home, "image": _IMAGE, "canary": canary}
-    return dataclasses.replace(request, **names, is_chart=True)
+    request = dataclasses.replace(request, image=_IMAGE, canary=canary)
+    return dataclasses.replace(request, name=_NAME, home=home, is_chart=True)
 
 
 def build_chart(

@@ -105,13 +105,6 @@ async def build_manifests(registry: OperatorRegistry, request: Request) -> tuple
     is_shared = lease is not None or not watched
     is_sharded = lease is not None and settings.leadership.sharded
     replicas = request.replicas or (2 if is_shared else 1)
-    if replicas > 1 and not is_shared:
-        raise ConfigurationError(
-            f"All {replicas} replicas would handle the same objects. They need a Lease: remove "
-            "--no-lease."
-        )
-    if request.canary and not is_sharded:
-        raise ConfigurationError("A canary tries a version on some shards: --canary needs --sharded.")
     # In a chart, the number of replicas is a value.
     operator.slots = SLOTS if request.is_chart else min(SLOTS, 2 * replicas + CANARY_SHARDS)
     plan = Plan(
@@ -127,6 +120,7 @@ async def build_manifests(registry: OperatorRegistry, request: Request) -> tuple
         if request.priority == "none"
         else request.priority or (SYSTEM_PRIORITY if registry.needs_webhook_server else None),
     )
+    _check_replicas(plan)
     warnings += _complete_definitions(definitions, registry, plan)
     files: Files = {"crds": [dump(definition) for definition in definitions]}
     rules = [rule for rule in registry.rules if has_mutating or not rule.is_mutating]
@@ -146,6 +140,22 @@ async def build_manifests(registry: OperatorRegistry, request: Request) -> tuple
         warnings += more
         files["webhooks"] = list(_build_webhooks(registry, plan, found))
     return files, warnings
+
+
+def _check_replicas(plan: Plan) -> None:
+    """Check that replicas do not handle the same objects.
+
+    Raises:
+        ConfigurationError: they would.
+    """
+    if plan.replicas > 1 and not plan.is_shared:
+        raise ConfigurationError(
+            f"All {plan.replicas} replicas would handle the same objects. They need a Lease: "
+            "remove --no-lease."
+        )
+    if plan.request.canary and not plan.is_sharded:
+        text = "A canary tries a version on some shards: --canary needs --sharded."
+        raise ConfigurationError(text)
 
 
 def _build_objects(plan: Plan) -> Files:
