@@ -16,7 +16,7 @@ from webop.settings.groups import LeadershipSettings
 
 
 class Follower(Protocol):
-    """What has objects of shards (:class:`webop.reactor.stream.Stream`)."""
+    """A part of the reactor with objects of shards (:class:`webop.reactor.stream.Stream`)."""
 
     def gain(self, shards: frozenset[int]) -> None:
         """Begin to handle the objects of these shards."""
@@ -86,7 +86,7 @@ class Ownership:
         return build_shard_selector(divisor, self.owned) if divisor else ""
 
     def wants(self, resource: Resource) -> bool:
-        """Return whether this replica can have objects of a kind of its own."""
+        """Return whether this replica can own objects of a kind."""
         if not self.is_divided:
             return True
         return 0 in self.owned if self._is_undivided(resource) else bool(self.owned)
@@ -120,7 +120,7 @@ class Ownership:
             follower.leave(shards)
 
     def stay(self, shards: frozenset[int]) -> None:
-        """Keep shards that were to be given up."""
+        """Keep shards that were being left."""
         self.leaving -= shards
         for follower in [*self._followers]:
             follower.stay(shards)

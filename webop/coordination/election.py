@@ -3,7 +3,7 @@
 Flow: :meth:`Elector.run` waits until the Lease is free, and acquires it. Then the operator acts as
 long as it renews the Lease in time. All its handlers run behind a fence
 (:mod:`webop.aio.work_deadline`). Each renewal moves the end of the fence, which comes before other
-replicas can take over. With shards, each replica has a Lease of its own, and acts on the objects of
+replicas can take over. With shards, each replica has its own Lease, and acts on the objects of
 its shards (:mod:`webop.coordination.members`).
 
 Guarantees:

@@ -289,7 +289,7 @@ class Members:
         await wait_and_clear(self._changed, seconds)
 
     async def _step(self) -> float:
-        """Do what is to be done at the moment; return the seconds until the next look."""
+        """Do what is due at the moment; return the seconds until the next look."""
         clock, ownership, term = self._fence.clock, self._ownership, self._term
         for slot in [*self._slots.values()]:
             await slot.expire()

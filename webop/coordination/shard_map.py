@@ -24,7 +24,7 @@ SLOTS: Final = SHARDS
 
 
 class Term(NamedTuple):
-    """What a replica owns shards by: its Lease, the holder in it, and since when."""
+    """A replica owns shards by this: its Lease, the holder in it, and since when."""
 
     slot: str
     holder: str

@@ -203,7 +203,7 @@ DEFINITIONS = (
     Definition(
         *("leader_election_master_status", "gauge", ("name",)),
         "1 if this replica holds the Lease of that name, else 0; absent without a Lease. With "
-        "shards, each replica has a Lease of its own.",
+        "shards, each replica has its own Lease.",
         _read_leadership,
     ),
     Definition(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import json
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -177,6 +178,38 @@ def evidences(
                     webop_cluster.delete(
                         one["apiVersion"], one["kind"], one["metadata"]["name"], place
                     )
+
+
+async def test_a_leader_begins_after_shards_when_the_lease_with_their_owners_is_deleted(
+    webop_cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """Its rights end at the Leases of single replicas: page "Shards"."""
+    deployed = await asyncio.to_thread(deploy_locally, tmp_path, "back", ())
+    place = "/apis/coordination.k8s.io/v1/namespaces/rights-back/leases"
+    for document in (*load(_ROOT / "manifests/peering.yaml", tmp_path).documents,
+                     *deployed.documents):  # fmt: skip
+        webop_cluster.apply(document)
+    owner = {"slot": "back-member-00", "holder": "former", "since": "", "shards": "0-63"}
+    notes = {"webop.dev/shards": json.dumps([owner])}
+    async with administer(webop_cluster) as admin, relay(webop_cluster, keeps_user=True) as relayed:
+        await admin.create(
+            "/apis/kopf.dev/v1/namespaces/rights-back/kopfpeerings",
+            {"apiVersion": "kopf.dev/v1", "kind": "KopfPeering", "metadata": {"name": "default"}},
+        )
+        await admin.create(place, {"metadata": {"name": "back-shards", "annotations": notes}})
+        async with run_as_pod(deployed, admin, relayed, tmp_path, find_free_port()):
+            await eventually(
+                lambda: list_forbidden(relayed.answers) == [f"GET {place}/back-member-00"],
+                "the refusal",
+            )
+            assert not (await admin.get(f"{place}/back")).get("spec", {}).get("holderIdentity")
+            await admin.client.delete(f"{place}/back-shards")
+
+            async def is_led() -> bool:
+                lease = await admin.get(f"{place}/back")
+                return bool(lease.get("spec", {}).get("holderIdentity"))
+
+            await eventually(is_led, "a leader")
 
 
 def deploy_locally(folder: Path, name: str, more: tuple[str, ...]) -> Deployed:

@@ -41,7 +41,7 @@ _EPILOG = """\b
 Examples:
     webop run --all-namespaces handlers.py
     webop run -n 'team-*,!team-x' -L http://0.0.0.0:8080/healthz handlers.py
-    webop run -A --dev --verbose -m package.handlers
+    webop run -A --verbose -m package.handlers
     webop run -A --lease my-operator handlers.py
     webop run -A --shards my-operator handlers.py
     webop run -A --dev --reload handlers.py

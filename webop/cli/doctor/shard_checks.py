@@ -96,7 +96,7 @@ def judge_team(subject: str, team: Team) -> Iterator[Finding]:
         text = f"replicas take no shards, since {Record.parse(team.leader).holder} leads (--lease)"
         yield fail(subject, text, "Stop the replicas with --lease, or those with --shards.")
     if shards.problem:
-        remedy = "Delete this Lease: the replicas make another one, and begin anew."
+        remedy = "Delete this Lease: the replicas make another one, and begin again."
         yield fail(subject, shards.problem, remedy)
         return
     if not shards.uid:
