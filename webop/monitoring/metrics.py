@@ -169,11 +169,6 @@ def _read_unowned(operator: Operator) -> Values:
     return {(): len(members.unowned)} if members and members.map.uid else {}
 
 
-def _read_moves(operator: Operator) -> Values:
-    members = operator.coordinator.members
-    return {(how,): members.moves[how] for how in ("gained", "given")} if members else {}
-
-
 def measure_pools(operator: Operator) -> Iterator[tuple[str, int | None, int, int]]:
     """Yield the name of each pool of threads, its size, its running and its waiting calls."""
     settings = operator.context.settings
@@ -221,7 +216,11 @@ DEFINITIONS = (
     Definition(
         *("webop_shard_moves_total", "counter", ("direction",)),
         "Shards that this replica has got or given up. Directions: gained, given.",
-        _read_moves,
+        lambda operator: {
+            (how,): members.moves[how]
+            for how in ("gained", "given")
+            if (members := operator.coordinator.members)
+        },
     ),
     Definition(
         *("webop_shard_handler_seconds_total", "counter", ("shard",)),

@@ -22,13 +22,14 @@ NOW = dt.datetime.now(dt.UTC)
 ALL = frozenset(range(64))
 
 
-def hold(who: str, slot: str, age: float = 0.0, **notes: str) -> Json:
+def hold(who: str, slot: str, uid: str = "1", age: float = 0.0, **more: str) -> Json:
     spec = {
         "holderIdentity": who,
         "leaseDurationSeconds": 15,
         "acquireTime": "2026-11-30T00:00:00.000000Z",
         "renewTime": (NOW - dt.timedelta(seconds=age)).isoformat(),
     }
+    notes = {"shards-uid": uid, **more}
     annotations = {f"webop.dev/{key}": text for key, text in notes.items()}
     return {"metadata": {"name": slot, "annotations": annotations}, "spec": spec}
 
@@ -42,12 +43,12 @@ def share(**owners: frozenset[int]) -> Json:
     return ShardMap("", terms).write({"metadata": {"name": "op-shards", "uid": "1"}})
 
 
-ONE = hold("pod-0", "op-member-0", **{"shards-uid": "1"})
-TWO = hold("pod-1", "op-member-1", **{"shards-uid": "1"})
-GONE = hold("pod-1", "op-member-1", age=60, **{"shards-uid": "1"})
-FORMER = hold("pod-1", "op-member-1", **{"shards-uid": "0"})
-TRYING = hold("pod-1", "op-member-1", **{"shards-uid": "1", "canary": "2"})
-FAILED = hold("pod-1", "op-member-1", **{"shards-uid": "1", "canary": "0"})
+ONE = hold("pod-0", "op-member-0")
+TWO = hold("pod-1", "op-member-1")
+GONE = hold("pod-1", "op-member-1", age=60)
+FORMER = hold("pod-1", "op-member-1", uid="0")
+TRYING = hold("pod-1", "op-member-1", canary="2")
+FAILED = hold("pod-1", "op-member-1", canary="0")
 LEADER = hold("boss", "op")
 HALVES = share(s0=ALL - {1, 2, 3}, s1=frozenset({1, 2, 3}))
 

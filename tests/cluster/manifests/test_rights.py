@@ -158,7 +158,7 @@ def evidences(
         )
         for name, options in _LOCAL.items()
     }
-    examples = {**_STORIES, **local}
+    examples: dict[str, tuple[Deployed, Path, Story]] = {**_STORIES, **local}
 
     async def collect() -> list[Evidence]:
         return await asyncio.gather(

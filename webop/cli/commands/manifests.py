@@ -207,6 +207,8 @@ def manifests(
         raise click.UsageError("--lease and --no-lease exclude each other.")
     if no_lease and options["sharded"]:
         raise click.UsageError("--sharded and --no-lease exclude each other.")
+    if options["canary"] and not options["sharded"]:
+        raise click.UsageError("--canary needs --sharded: a canary tries a version on shards.")
     if folder and chart:
         raise click.UsageError("--kustomize and --helm exclude each other.")
     home = options.pop("home") or (namespaces[0] if len(namespaces) == 1 else "")

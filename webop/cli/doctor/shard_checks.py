@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,8 +12,8 @@ from webop.cli.doctor.findings import Finding, approve, fail, note, warn
 from webop.client.api import Client
 from webop.client.http.requests import build_selection
 from webop.context.child_store import build_label
-from webop.coordination.lease_content import Record
-from webop.coordination.shard_map import CANARY, LABEL, MAP_UID, ShardMap, name_leases
+from webop.coordination.lease_content import NOTHING, Record
+from webop.coordination.shard_map import CANARY, LABEL, MAP_UID, ShardMap, Term
 from webop.coordination.timed_requests import LEASES
 from webop.objects.names import join_names
 from webop.objects.shards import SHARDS, format_shards
@@ -20,45 +21,41 @@ from webop.objects.shards import SHARDS, format_shards
 
 @dataclass(frozen=True, slots=True)
 class Team:
-    """The replicas that divide the objects, as their Leases say.
+    """The replicas of an operator that run and divide the objects, as their Leases say.
 
     Attributes:
         map: who owns which shards, also those that do not run any more.
-        running: the Leases of the replicas that run, by name.
-        leader: the Lease of a leader, which must not run at the same time; empty if none runs.
+        owners: the shards of those that run, by their names.
+        notes: the annotations of the Leases of those that run, by their names.
+        leader: who leads, which must not be at the same time; empty if nobody does.
     """
 
     map: ShardMap
-    running: Mapping[str, Json]
-    leader: Json
+    owners: Mapping[str, frozenset[int]]
+    notes: Mapping[str, Mapping[str, str]]
+    leader: str
 
     @classmethod
     def build(cls, name: str, leases: Mapping[str, Json], now: dt.datetime) -> Team:
         """Return the team of an operator from the Leases by name, at a time of the API server."""
-        running = {key: raw for key, raw in leases.items() if _is_held(raw, now)}
-        (shards,) = name_leases(name, 0)
-        return cls(ShardMap.parse(leases.get(shards)), running, running.pop(name, {}))
-
-    @property
-    def owners(self) -> dict[str, frozenset[int]]:
-        """The shards of the replicas that run, by their names."""
-        records = {slot: Record.parse(raw) for slot, raw in self.running.items()}
-        return {
-            term.holder: shards
-            for term, shards in self.map.owners.items()
-            if (record := records.get(term.slot))
-            and (record.holder, record.acquired_at) == (term.holder, term.since)
+        held = {key: Record.parse(raw) for key, raw in leases.items()}
+        held = {key: record for key, record in held.items() if _is_held(record, now)}
+        leader = held.pop(name, NOTHING).holder
+        shards = ShardMap.parse(leases.get(f"{name}-shards"))
+        terms = {Term(key, one.holder, one.acquired_at) for key, one in held.items()}
+        owners = {term.holder: own for term, own in shards.owners.items() if term in terms}
+        notes = {
+            one.holder: leases[key]["metadata"].get("annotations") for key, one in held.items()
         }
+        return cls(shards, owners, {who: found or {} for who, found in notes.items()}, leader)
 
 
-def _is_held(raw: Json, now: dt.datetime) -> bool:
+def _is_held(record: Record, now: dt.datetime) -> bool:
     """Return whether the holder of a Lease has renewed it in time."""
-    record = Record.parse(raw)
-    try:
+    with contextlib.suppress(ValueError, TypeError):
         age = (now - dt.datetime.fromisoformat(record.renewed_at)).total_seconds()
-    except (ValueError, TypeError):
-        return False
-    return bool(record.holder) and age <= (record.duration or 0)
+        return bool(record.holder) and age <= (record.duration or 0)
+    return False
 
 
 async def read_team(client: Client, namespace: str, name: str, now: dt.datetime) -> Team:
@@ -67,11 +64,11 @@ async def read_team(client: Client, namespace: str, name: str, now: dt.datetime)
     Raises:
         APIError: the Leases cannot be read.
     """
-    path = LEASES.get_url(namespace=namespace)
-    found = []
+    path, found = LEASES.get_url(namespace=namespace), dict[str, Json]()
     for selector in ({"labelSelector": f"{LABEL}={build_label(name)}"}, build_selection(name)):
-        found += (await client.request("GET", path, params=selector))["items"]
-    return Team.build(name, {raw["metadata"]["name"]: raw for raw in found}, now)
+        items = (await client.request("GET", path, params=selector))["items"]
+        found |= {raw["metadata"]["name"]: raw for raw in items}
+    return Team.build(name, found, now)
 
 
 async def check_shards(context: Context) -> list[Finding]:
@@ -81,19 +78,15 @@ async def check_shards(context: Context) -> list[Finding]:
         return []
     where, name = leadership.lease_namespace or context.namespace, leadership.lease_name
     team = await read_team(context.client, where, name, context.now)
-    context.slots = max(context.slots, len(team.running))
+    context.slots = max(context.slots, len(team.notes))
     return [*judge_team(f"Lease {where}/{name}-shards", team)]
 
 
 def judge_team(subject: str, team: Team) -> Iterator[Finding]:
     """Yield findings about the replicas of an operator and their shards. Pure."""
-    shards, owners = team.map, team.owners
-    notes = {
-        Record.parse(raw).holder: raw["metadata"].get("annotations") or {}
-        for raw in team.running.values()
-    }
+    shards, owners, notes = team.map, team.owners, team.notes
     if team.leader:
-        text = f"replicas take no shards, since {Record.parse(team.leader).holder} leads (--lease)"
+        text = f"replicas take no shards, since {team.leader} leads (--lease)"
         yield fail(subject, text, "Stop the replicas with --lease, or those with --shards.")
     if shards.problem:
         remedy = "Delete this Lease: the replicas make another one, and begin again."

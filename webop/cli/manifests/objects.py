@@ -20,7 +20,7 @@ requests: {cpu: 50m, memory: 96Mi, ephemeral-storage: 64Mi}
 limits: {memory: 256Mi, ephemeral-storage: 256Mi}"""
 #: The classes that every cluster has are for its vital parts.
 SYSTEM_PRIORITY = "system-cluster-critical"
-CANARY_SHARDS = 2
+_CANARY_SHARDS = "2"
 
 
 def _dump(value: Any) -> str:
@@ -138,7 +138,7 @@ metadata:
     def build_canary(self, image: str) -> str:
         """Return the Deployment of a canary; its pods have the labels of the others, too."""
         request = replace(self.request, image=image)
-        variables = {**self.variables, "WEBOP_CANARY": str(CANARY_SHARDS)}
+        variables = {**self.variables, "WEBOP_CANARY": _CANARY_SHARDS}
         text = replace(self, request=request, replicas=1, variables=variables).build_deployment()
         name = f"  name: {_dump(f'{self.request.name}-canary')}\n"
         text = text.replace(f"  name: {self._name}\n", name, 1)
@@ -146,7 +146,7 @@ metadata:
             known = f"{indent}app.kubernetes.io/name: {self._name}"
             text = text.replace(known, f"{known}{indent}app.kubernetes.io/component: canary", 1)
         return f"""\
-# A canary: a replica of another version, for {CANARY_SHARDS} of the 64 shards. It gives them up if
+# A canary: a replica of another version, for {_CANARY_SHARDS} of the 64 shards. It gives them up if
 # its handlers fail. To promote the version, give the image to the other Deployment, and delete
 # this one. The Service leads to it, too.
 {text}"""

@@ -17,14 +17,7 @@ from webop.admission.configurations.crd_conversions import build_conversion
 from webop.admission.configurations.policies import MUTATING, MUTATING_SINCE, build_policy
 from webop.admission.conversion_reviews import PATH
 from webop.cli.manifests.kinds import find_kinds, list_builtin, parse_definition, read_definitions
-from webop.cli.manifests.objects import (
-    CANARY_SHARDS,
-    PROBES_PORT,
-    STATUS_PORT,
-    SYSTEM_PRIORITY,
-    Plan,
-    Request,
-)
+from webop.cli.manifests.objects import PROBES_PORT, STATUS_PORT, SYSTEM_PRIORITY, Plan, Request
 from webop.cli.manifests.roles import build_rights, split_rules
 from webop.cli.manifests.yaml_text import dump
 from webop.cli.required_rights import Inspection, call_startup, find_models, list_needs
@@ -103,24 +96,27 @@ async def build_manifests(registry: OperatorRegistry, request: Request) -> tuple
     operator.resources = {*kinds, *(kind for kind in peerings if "kopf" in kind.group)}
     lease = settings.leadership.lease_name if watched else None
     is_shared = lease is not None or not watched
-    is_sharded = lease is not None and settings.leadership.sharded
     replicas = request.replicas or (2 if is_shared else 1)
-    # In a chart, the number of replicas is a value.
-    operator.slots = SLOTS if request.is_chart else min(SLOTS, 2 * replicas + CANARY_SHARDS)
+    if replicas > 1 and not is_shared:
+        raise ConfigurationError(
+            f"All {replicas} replicas would handle the same objects. They need a Lease: remove "
+            "--no-lease."
+        )
+    # Twice the replicas, with a canary; in a chart, their number is a value.
+    operator.slots = SLOTS if request.is_chart else min(SLOTS, 2 * (replicas + 1))
     plan = Plan(
         request=request,
         arguments=_build_arguments(request, settings, lease),
         variables=variables,
         replicas=replicas,
         is_shared=is_shared,
-        is_sharded=is_sharded,
+        is_sharded=lease is not None and settings.leadership.sharded,
         server=operator.service_server,
         pod_networks=pod_networks,
         priority=None
         if request.priority == "none"
         else request.priority or (SYSTEM_PRIORITY if registry.needs_webhook_server else None),
     )
-    _check_replicas(plan)
     warnings += _complete_definitions(definitions, registry, plan)
     files: Files = {"crds": [dump(definition) for definition in definitions]}
     rules = [rule for rule in registry.rules if has_mutating or not rule.is_mutating]
@@ -140,22 +136,6 @@ async def build_manifests(registry: OperatorRegistry, request: Request) -> tuple
         warnings += more
         files["webhooks"] = list(_build_webhooks(registry, plan, found))
     return files, warnings
-
-
-def _check_replicas(plan: Plan) -> None:
-    """Check that replicas do not handle the same objects.
-
-    Raises:
-        ConfigurationError: they would.
-    """
-    if plan.replicas > 1 and not plan.is_shared:
-        raise ConfigurationError(
-            f"All {plan.replicas} replicas would handle the same objects. They need a Lease: "
-            "remove --no-lease."
-        )
-    if plan.request.canary and not plan.is_sharded:
-        text = "A canary tries a version on some shards: --canary needs --sharded."
-        raise ConfigurationError(text)
 
 
 def _build_objects(plan: Plan) -> Files:
