@@ -3,7 +3,7 @@
 Flow: :meth:`Elector.run` waits until the Lease is free, and acquires it. Then the operator acts as
 long as it renews the Lease in time. All its handlers run behind a fence
 (:mod:`webop.aio.work_deadline`). Each renewal moves the end of the fence, which comes before other
-replicas can take over. With shards, each replica has a Lease of its own, and acts on the objects of
+replicas can take over. With shards, each replica has its own Lease, and acts on the objects of
 its shards (:mod:`webop.coordination.members`).
 
 Guarantees:
@@ -101,7 +101,7 @@ class Elector:
         return self._is_leading and self._operator.ownership.handles(0)
 
     @property
-    def _shared(self) -> Members | None:
+    def shared(self) -> Members | None:
         """The replicas that share the shards; None if they elect a leader."""
         return self.members if self._settings.sharded else None
 
@@ -110,7 +110,7 @@ class Elector:
         if not self.is_enabled:
             return ""
         lease = self.lease or self._settings.lease_name
-        if (shared := self._shared) is not None:
+        if (shared := self.shared) is not None:
             return shared.describe()
         if self._is_leading:
             return f"leading by the lease {lease}"
@@ -186,7 +186,7 @@ class Elector:
         watchdog = Watchdog(self._fence, self._end_overrun)
         watchdog.start()
         async with asyncio.TaskGroup() as group:
-            options, shared = self._operator.settings.watching, self._shared
+            options, shared = self._operator.settings.watching, self.shared
             observing = lease.watch(options) if shared is None else shared.watch()
             watching = group.create_task(observing, name="watch of the lease")
             try:
@@ -201,7 +201,7 @@ class Elector:
 
     async def _acquire(self, lease: ObservedLease) -> ObservedLease:
         """Wait until a Lease is free, and acquire it."""
-        shared, self._observed = self._shared, lease
+        shared, self._observed = self.shared, lease
         while True:
             pause = lease.times.period * random.uniform(1.0, _JITTER)  # noqa: S311 - no secret
             try:
@@ -264,7 +264,7 @@ class Elector:
 
     async def _share(self) -> None:
         """Take and give up shards, until what this replica owns them by is gone."""
-        if (shared := self._shared) is not None:
+        if (shared := self.shared) is not None:
             self._lost = await shared.run()
             self._renewed.set()
 

@@ -38,16 +38,21 @@ from webop.context.child_store import build_label
 from webop.context.operator_context import OperatorContext
 from webop.coordination.held_lease import ObservedLease
 from webop.coordination.lease_content import LeaseTimes, is_newer
-from webop.coordination.shard_map import SLOTS, ShardMap, Term, divide
+from webop.coordination.shard_map import (
+    CANARY,
+    LABEL,
+    MAP_UID,
+    SLOTS,
+    ShardMap,
+    Term,
+    divide,
+)
 from webop.coordination.timed_requests import LEASES, LeaseAccess
 from webop.errors import APIError, APIForbiddenError
 from webop.objects.shards import SHARDS, format_shards
 
 logger = logging.getLogger(__name__)
 
-LABEL: Final = "webop.dev/shards"
-_MAP: Final = "webop.dev/shards-uid"  # of the Lease with the owners that a replica works by
-_CANARY: Final = "webop.dev/canary"
 _SETTLING: Final = 2.5  # retry periods without a change of replicas; then shards move
 _RESTING: Final = 4  # lease durations; a shard that did not become idle is tried again after that
 _LONGEST: Final = 60.0  # seconds between two looks
@@ -111,6 +116,16 @@ class Members:
         self.map = ShardMap()
         self.moves = Counter[str]()
         self.problem = ""
+
+    @property
+    def lease(self) -> str:
+        """The namespace and the name of the Lease with the owners."""
+        return str(self._map_access)
+
+    @property
+    def slot(self) -> str:
+        """The name of the own Lease; empty if this replica holds none."""
+        return "" if self._own is None else self._own.name
 
     @property
     def count(self) -> int:
@@ -203,7 +218,7 @@ class Members:
         """Return why the term of this replica must end: what it owned by is gone."""
         if self._own is None:
             return "it holds no lease"
-        if self.map.uid != self._own.marks["annotations"][_MAP]:
+        if self.map.uid != self._own.marks["annotations"][MAP_UID]:
             return f"the lease {self._map_access} has been deleted"
         lost = self._ownership.owned - self._ownership.leaving - self.map.get(self._term)
         if lost and not self.map.problem:
@@ -251,8 +266,8 @@ class Members:
         return None
 
     def _build_notes(self) -> dict[str, str]:
-        canary = {} if self._canary is None else {_CANARY: str(self._canary)}
-        return {_MAP: self.map.uid, **canary}
+        canary = {} if self._canary is None else {CANARY: str(self._canary)}
+        return {MAP_UID: self.map.uid, **canary}
 
     # The shards of this replica
 
@@ -275,7 +290,7 @@ class Members:
         await wait_and_clear(self._changed, seconds)
 
     async def _step(self) -> float:
-        """Do what is to be done at the moment; return the seconds until the next look."""
+        """Do what is due at the moment; return the seconds until the next look."""
         clock, ownership, term = self._fence.clock, self._ownership, self._term
         for slot in [*self._slots.values()]:
             await slot.expire()
@@ -306,7 +321,7 @@ class Members:
         for slot in self._slots.values():
             if slot.record.holder and (slot is self._own or slot.wait):
                 notes = (slot.raw or {"metadata": {}})["metadata"].get("annotations") or {}
-                canary = str(notes.get(_CANARY) or "")
+                canary = str(notes.get(CANARY) or "")
                 found[_read_term(slot)] = int(canary) if canary.isdecimal() else None
         if self._own is not None:
             found[self._term] = self._canary
@@ -332,7 +347,7 @@ class Members:
         others = [slot for slot in self._slots.values() if slot.record.holder]
         notes = [(slot.raw or {"metadata": {}})["metadata"].get("annotations") for slot in others]
         is_shown = self._shown_uid == self.map.uid  # so all Leases from before it are known
-        return is_shown and all((each or {}).get(_MAP) == self.map.uid for each in notes)
+        return is_shown and all((each or {}).get(MAP_UID) == self.map.uid for each in notes)
 
     async def _adopt(self) -> None:
         """Handle the objects of the shards that the Lease with the owners says, and no others."""

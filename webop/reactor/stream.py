@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -498,6 +499,7 @@ class Stream:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101  for the type checker
         self._turns[obj] = task
+        ownership, shard, began = self.ctx.operator.ownership, obj.shard, time.monotonic()
         try:
             result = await take_turn(self.ctx, obj)
         except asyncio.CancelledError:
@@ -507,6 +509,8 @@ class Stream:
         finally:
             del self._turns[obj]
             self._beyond_indexes.discard(obj)
+            if ownership.is_divided and shard in ownership.owned:
+                ownership.seconds[shard] += time.monotonic() - began
             if self._end is not None:
                 obj.is_dirty = False
                 if not self._turns:

@@ -32,6 +32,7 @@ from webop.client.api import Client
 from webop.client.discovery import discover
 from webop.client.standalone import connect_command
 from webop.coordination.peer_records import build_kinds
+from webop.coordination.shard_map import SLOTS
 from webop.errors import ConfigurationError
 from webop.handlers.model import Rule, WebhookType
 from webop.handlers.registry import OperatorRegistry
@@ -108,12 +109,15 @@ async def build_manifests(registry: OperatorRegistry, request: Request) -> tuple
             f"All {replicas} replicas would handle the same objects. They need a Lease: remove "
             "--no-lease."
         )
+    # Twice the replicas, with a canary; in a chart, their number is a value.
+    operator.slots = SLOTS if request.is_chart else min(SLOTS, 2 * (replicas + 1))
     plan = Plan(
         request=request,
         arguments=_build_arguments(request, settings, lease),
         variables=variables,
         replicas=replicas,
         is_shared=is_shared,
+        is_sharded=lease is not None and settings.leadership.sharded,
         server=operator.service_server,
         pod_networks=pod_networks,
         priority=None
@@ -157,8 +161,10 @@ def _build_objects(plan: Plan) -> Files:
     deployment = [plan.build_deployment()]
     deployment += [plan.build_budget()] if plan.is_shared else []
     deployment += [plan.build_quota()] if plan.priority == SYSTEM_PRIORITY else []
+    canary = [plan.build_canary(plan.request.canary)] if plan.request.canary else []
     network = [plan.build_service()] if plan.server else []
-    return {"deployment": deployment, "network": [*network, plan.build_policy()]}
+    network.append(plan.build_policy())
+    return {"deployment": deployment, "canary": canary, "network": network}
 
 
 def _build_arguments(request: Request, settings: OperatorSettings, lease: str | None) -> list[str]:
@@ -166,7 +172,8 @@ def _build_arguments(request: Request, settings: OperatorSettings, lease: str | 
     scope = [f"--namespace={one}" for one in request.namespaces] or ["--all-namespaces"]
     others = ["--standalone"] if settings.peering.standalone else []
     others += [f"--peering={request.peering}"] if request.peering else []
-    others += [f"--lease={lease}"] if lease is not None else []
+    option = "--shards" if settings.leadership.sharded else "--lease"
+    others += [f"{option}={lease}"] if lease is not None else []
     probes = [f"--probes=http://0.0.0.0:{PROBES_PORT}/healthz"]
     probes += [f"--status=http://localhost:{STATUS_PORT}/ui"]  # for kubectl port-forward
     probes += [f"--metrics=http://0.0.0.0:{PROBES_PORT}/metrics"] if request.metrics else []
@@ -208,6 +215,7 @@ async def _prepare(
     if request.has_lease and registry.select_resource_handlers():
         name = request.lease or settings.leadership.lease_name or request.name
         settings.leadership.lease_name = name
+        settings.leadership.sharded |= request.sharded
     if request.peering:
         settings.peering.name, settings.peering.mandatory = request.peering, True
     operator = Inspection(

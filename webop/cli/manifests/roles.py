@@ -37,8 +37,8 @@ _WHY: Final = {  # by the name of the resource with its group
         "name."
     ),
     "leases.coordination.k8s.io": (
-        "The Lease of the leader. RBAC cannot limit create to a name. With list and watch, "
-        "replicas take over faster."
+        "The Lease of the leader, or the Leases of the shards. RBAC cannot limit create to a name. "
+        "With list and watch, replicas take over faster."
     ),
     "kopfpeerings.kopf.dev": "To register and to see other operators.",
     "clusterkopfpeerings.kopf.dev": "To register and to see other operators.",
