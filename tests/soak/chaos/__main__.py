@@ -7,17 +7,15 @@ import shutil
 import sys
 from dataclasses import replace
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 
 from tests.kit.long_runs import Say, build_parser, prove
-from tests.soak.chaos.invariants import judge
+from tests.soak.chaos.invariants import find_idle_daemons, judge
 from tests.soak.chaos.plan import build_plan
+from tests.soak.chaos.report import show
 from tests.soak.chaos.story import (
     Times,
     collect,
-    describe,
-    find_idle_daemons,
     play,
     set_up,
     summarize,
@@ -25,7 +23,6 @@ from tests.soak.chaos.story import (
 from webop.testing import LocalCluster
 
 _LONGEST = 7 * 24 * 60  # minutes: all faults of a run are planned at its start
-_SHOWN = 3  # violations of a rule that are shown in full
 
 
 def main() -> int:
@@ -72,17 +69,12 @@ async def _run(
             say(f"Replicas ready on Kubernetes {cluster.version}. {len(plan)} faults are planned.")
             took = await play(stage, times, plan, say)
             evidence = collect(stage)
-            violations = [*stage.problems, *judge(evidence), *find_idle_daemons(stage, evidence)]
+            violations = [*stage.problems, *judge(evidence), *find_idle_daemons(evidence)]
     finally:
         if keep is not None:
             shutil.copytree(folder, keep, dirs_exist_ok=True)
             shutil.copytree(cluster.logs, keep / "cluster", dirs_exist_ok=True)
-    violations.sort(key=lambda violation: violation.rule)
-    for rule, found in groupby(violations, key=lambda violation: violation.rule):
-        several = list(found)
-        for violation in several[:_SHOWN]:
-            say("\n".join(describe(stage, evidence, violation)))
-        say(f'Violations of "{rule}": {len(several)}')
+    show(violations, evidence, stage.told, stage.began, say)
     for line in summarize(stage, evidence, took):
         say(line)
     say(f"Violations: {len(violations)}")

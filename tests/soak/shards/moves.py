@@ -1,0 +1,163 @@
+"""How objects move between replicas: which moves were allowed, and how long they took. Pure.
+
+The evidence is the calls that handlers have recorded, the shards that replicas say in their logs
+that they have got, and the faults of the run.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from tests.soak.chaos.invariants import CREATION, Call, Violation
+from webop.objects.shards import find_shard
+
+_TOLERANCE = 0.02  # seconds; logs have milliseconds, by another clock
+
+
+@dataclass(frozen=True)
+class Event:
+    """A fault, or a change of the replicas; times by the clock of the evidence.
+
+    Attributes:
+        at: its begin.
+        who: the replica; empty if it concerns all of them.
+        is_arrival: whether this replica gets shards of others, and has lost none.
+        is_orderly: whether the replica can finish its work.
+    """
+
+    kind: str
+    at: float
+    who: str = ""
+    is_arrival: bool = False
+    is_orderly: bool = False
+
+
+@dataclass(frozen=True)
+class Gain:
+    """Shards that a replica has got, as it says."""
+
+    at: float
+    who: str
+    shards: frozenset[int]
+
+
+def read_gains(who: str, claims: Iterable[tuple[float, frozenset[int] | None]]) -> list[Gain]:
+    """Return the gains of a replica.
+
+    Args:
+        who: the replica.
+        claims: in order of time, all shards that it owns from then on; None where it has lost
+            the right to act, from which it must recover.
+    """
+    gains, known = [], frozenset[int]()
+    for at, shards in claims:
+        if shards is not None and shards - known:
+            gains.append(Gain(at, who, shards - known))
+        known = shards or frozenset()
+    return gains
+
+
+def find_strangers(calls: list[Call], gains: list[Gain]) -> Iterator[Violation]:
+    """Find calls of a replica that has not got the object after another one acted on it."""
+    by_owner: dict[tuple[str, int], list[float]] = defaultdict(list)
+    for gain in gains:
+        for shard in gain.shards:
+            by_owner[gain.who, shard].append(gain.at)
+    for uid, own in _group(calls).items():
+        shard, former = find_shard(uid), None
+        for call in own:
+            since = 0.0 if former is None or former.who == call.who else former.begin
+            begin, end = since - _TOLERANCE, call.begin + _TOLERANCE
+            if not any(begin <= at <= end for at in by_owner[call.who, shard]):
+                before = former or "nobody before"
+                text = f"{before}\n{call}\n{call.who} did not get the shard {shard} in between"
+                yield Violation("a replica acts without the shard", text, uid, call.begin)
+            former = call
+
+
+def find_repeated_creations(calls: list[Call], events: list[Event]) -> Iterator[Violation]:
+    """Find creations that were handled again, although no fault has interrupted the first time."""
+    faults = [event for event in events if not (event.is_arrival or event.is_orderly)]
+    for uid, own in _group(calls).items():
+        done: dict[str, Call] = {}
+        for call in (one for one in own if one.handler in CREATION):
+            before = done.get(call.handler)
+            if before is not None and not any(
+                event.who in ("", before.who) and before.begin - _LATE <= event.at <= call.begin
+                for event in faults
+            ):
+                text = f"{before}\n{call}"
+                yield Violation("a creation was handled again", text, uid, call.begin)
+            if call.is_final:
+                done[call.handler] = call
+
+
+_LATE = 30.0  # seconds; a fault can last, and prevent that an outcome is stored
+
+
+@dataclass(frozen=True)
+class Move:
+    """The time from an event to the first step of the new owner of an object.
+
+    Attributes:
+        after: the seconds from the event.
+        gap: the seconds from the last step of the former owner.
+    """
+
+    kind: str
+    uid: str
+    after: float
+    gap: float
+
+
+def list_moves(calls: list[Call], events: list[Event]) -> list[Move]:
+    """Return the moves of all objects, each with the event that has caused it.
+
+    That is what has happened to the former owner since its last step; or to all replicas, or else
+    the last arrival.
+    """
+    ordered, moves = sorted(events, key=lambda event: event.at), []
+    for uid, own in _group(calls).items():
+        for former, call in itertools.pairwise(own):
+            is_again = call.handler == "resumed" and former.handler != "resumed"
+            if call.who == former.who and not is_again:
+                continue
+            past = [event for event in ordered if event.at <= call.begin]
+            causes = [e for e in past if e.who in ("", former.who) and not e.is_arrival]
+            causes = [event for event in causes if event.at > former.begin]
+            causes = causes or [event for event in past if event.is_arrival]
+            if causes:
+                gap = max(0.0, call.begin - former.last)
+                moves.append(Move(causes[-1].kind, uid, call.begin - causes[-1].at, gap))
+    return moves
+
+
+def build_table(moves: list[Move]) -> list[str]:
+    """Return a table of the times by kind of event, in seconds."""
+    lines = [
+        f"{'moves after':34}{'objects':>8}"
+        + "".join(f"{name:>9}" for name in ("p50", "p99", "max", "gap p50", "gap p99", "gap max"))
+    ]
+    for kind in sorted({move.kind for move in moves}):
+        own = [move for move in moves if move.kind == kind]
+        cells = [*_summarize([m.after for m in own]), *_summarize([m.gap for m in own])]
+        lines.append(f"{kind:34}{len(own):8}" + "".join(f"{cell:9.2f}" for cell in cells))
+    return lines
+
+
+def _summarize(values: list[float]) -> tuple[float, float, float]:
+    """Return the median, the 99th percentile, and the maximum."""
+    ordered = sorted(values)
+    return statistics.median(ordered), ordered[-(-99 * len(ordered) // 100) - 1], ordered[-1]
+
+
+def _group(calls: list[Call]) -> dict[str, list[Call]]:
+    """Return the calls of each object, in order of their begin."""
+    groups: dict[str, list[Call]] = defaultdict(list)
+    for call in sorted(calls, key=lambda call: call.begin):
+        groups[call.uid].append(call)
+    return groups
