@@ -6,7 +6,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from tests.kit.long_runs import Say, build_parser, prove
+from tests.kit.long_runs import Say, add_keep, build_parser, make_kept, prove
 from tests.kit.operators import Kind, connect
 from tests.soak.chaos.invariants import find_idle_daemons, judge
 from tests.soak.chaos.report import show
@@ -23,10 +23,13 @@ from webop.testing import LocalCluster
 def main() -> int:
     """Run the command line; return 0 if no rule was violated."""
     parser = build_parser("shards", __doc__, Times)
-    times = Times(**vars(parser.parse_args()))
+    add_keep(parser)
+    chosen = vars(parser.parse_args())
+    keep, times = chosen.pop("keep"), Times(**chosen)
     if min(times.minutes, times.objects, times.rate) <= 0:
         parser.error("--minutes, --objects and --rate must be above 0")
-    return prove("shards", times, partial(_run, times))
+    make_kept(parser, keep)
+    return prove("shards", times, partial(_run, times), keep)
 
 
 async def _run(times: Times, cluster: LocalCluster, folder: Path, say: Say) -> int:

@@ -123,8 +123,7 @@ def list_moves(calls: list[Call], events: list[Event]) -> list[Move]:
     ordered, moves = sorted(events, key=lambda event: event.at), []
     for uid, own in _group(calls).items():
         for former, call in itertools.pairwise(own):
-            is_again = call.handler == "resumed" and former.handler != "resumed"
-            if call.who == former.who and not is_again:
+            if call.who == former.who and call.handler != "resumed":
                 continue
             past = [event for event in ordered if event.at <= call.begin]
             causes = [e for e in past if e.who in ("", former.who) and not e.is_arrival]

@@ -256,6 +256,7 @@ async def stop_for_long(stage: Stage) -> None:
     """A replica was stopped beyond its lease, and continued."""
     async with _stopped(stage, "SIGSTOP beyond the lease") as replica:
         await stage.wait_balanced(replica.name)
+    stage.note("return from SIGSTOP", replica.name, is_arrival=True)
     await stage.wait_balanced()
 
 
@@ -276,7 +277,6 @@ async def _stopped(stage: Stage, kind: str) -> AsyncIterator[Replica]:
         yield replica
     finally:
         stage.processes[replica.name].pauses.append((began, read_clock()))
-        stage.note(f"return from {kind}", replica.name, is_arrival=True)
         replica.command.process.send_signal(signal.SIGCONT)
 
 
