@@ -208,8 +208,8 @@ async def play(stage: Stage, say: Say) -> float:
     acting = asyncio.create_task(stage.users.act(names, times.rate))
     try:
         await eventually(
-            lambda: sum(life.gone is None for life in stage.recorder.lives.values()) >= len(names),
-            "all objects created",
+            lambda: len(stage.recorder.lives) >= len(names),
+            "as many objects created",
             _PATIENCE + times.objects / 20,
         )
         say("All objects are created. The faults begin.")
