@@ -14,6 +14,8 @@ from bench.scenarios import (
     restart,
     review,
     scale,
+    selectors,
+    shards,
     timer,
 )
 
@@ -31,6 +33,8 @@ SCENARIOS = {
         idle,
         first,
         scale,
+        shards,
+        selectors,
         profile,
     )
 }
