@@ -11,6 +11,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tests.soak.chaos.invariants import CREATION, Call, Violation
 from webop.objects.shards import find_shard
@@ -99,19 +100,12 @@ def find_repeated_creations(calls: list[Call], events: list[Event]) -> Iterator[
 _LATE = 30.0  # seconds; a fault can last, and prevent that an outcome is stored
 
 
-@dataclass(frozen=True)
-class Move:
-    """The time from an event to the first step of the new owner of an object.
-
-    Attributes:
-        after: the seconds from the event.
-        gap: the seconds from the last step of the former owner.
-    """
+class Move(NamedTuple):
+    """The time from an event to the first step of the new owner of an object, in seconds."""
 
     kind: str
     uid: str
     after: float
-    gap: float
 
 
 def list_moves(calls: list[Call], events: list[Event]) -> list[Move]:
@@ -130,28 +124,19 @@ def list_moves(calls: list[Call], events: list[Event]) -> list[Move]:
             causes = [event for event in causes if event.at > former.begin]
             causes = causes or [event for event in past if event.is_arrival]
             if causes:
-                gap = max(0.0, call.begin - former.last)
-                moves.append(Move(causes[-1].kind, uid, call.begin - causes[-1].at, gap))
+                moves.append(Move(causes[-1].kind, uid, call.begin - causes[-1].at))
     return moves
 
 
 def build_table(moves: list[Move]) -> list[str]:
     """Return a table of the times by kind of event, in seconds."""
-    lines = [
-        f"{'moves after':34}{'objects':>8}"
-        + "".join(f"{name:>9}" for name in ("p50", "p99", "max", "gap p50", "gap p99", "gap max"))
-    ]
+    lines = ["{:34}{:>8}{:>9}{:>9}{:>9}".format("moves after", "objects", "p50", "p99", "max")]
     for kind in sorted({move.kind for move in moves}):
-        own = [move for move in moves if move.kind == kind]
-        cells = [*_summarize([m.after for m in own]), *_summarize([m.gap for m in own])]
-        lines.append(f"{kind:34}{len(own):8}" + "".join(f"{cell:9.2f}" for cell in cells))
+        times = sorted(move.after for move in moves if move.kind == kind)
+        last = times[-(-99 * len(times) // 100) - 1]  # of 99 % of the moves
+        cells = f"{statistics.median(times):9.2f}{last:9.2f}{times[-1]:9.2f}"
+        lines.append(f"{kind:34}{len(times):8}{cells}")
     return lines
-
-
-def _summarize(values: list[float]) -> tuple[float, float, float]:
-    """Return the median, the 99th percentile, and the maximum."""
-    ordered = sorted(values)
-    return statistics.median(ordered), ordered[-(-99 * len(ordered) // 100) - 1], ordered[-1]
 
 
 def _group(calls: list[Call]) -> dict[str, list[Call]]:

@@ -10,7 +10,7 @@ import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -347,6 +347,7 @@ async def elect(stage: Stage) -> None:
             text = f"{name} with --shards has acted beside a leader"
             stage.problems.append(Violation("two replicas act at once", text, at=read_clock()))
     await stage.end(leader)
+    stage.note("end of a leader", is_arrival=True)
     await stage.wait_balanced()
 
 
@@ -370,9 +371,10 @@ _CLAIMS = (
 
 def collect(stage: Stage) -> tuple[Evidence, list[Gain]]:
     """Return what the replicas have done, and which shards they have got, before their end."""
-    calls, gains = [], []
+    calls, gains, folder = [], [], stage.deployment.folder
+    (folder / "events.json").write_text(json.dumps([asdict(event) for event in stage.events]))
     for who, process in stage.processes.items():
-        log = (stage.deployment.folder / f"{who}.log").read_text()
+        log = (folder / f"{who}.log").read_text()
         process.terms = [at for at, _ in read_log(log, "This replica is (leading|one of those)")]
         claims = [
             (
@@ -384,7 +386,7 @@ def collect(stage: Stage) -> tuple[Evidence, list[Gain]]:
             for at, found in read_log(log, _CLAIMS)
         ]
         gains += read_gains(who, claims)
-        path = stage.deployment.folder / f"{who}.lines"
+        path = folder / f"{who}.lines"
         calls += read_lines(process, path.read_text().splitlines() if path.exists() else [])
     return Evidence(calls, stage.recorder.lives, stage.processes, has_lease=False), gains
 
