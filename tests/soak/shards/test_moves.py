@@ -25,12 +25,10 @@ SHARD = find_shard("u")
 OTHERS = frozenset(range(SHARDS)) - {SHARD}
 
 
-def call(who: str, begin: float, handler: str = "tick", **fields: Any) -> Call:
+def call(who: str, begin: float, handler: str = "tick", **changes: Any) -> Call:
     """Return a call that takes one second and is done, unless it says otherwise."""
-    end = begin + 1
-    return Call(
-        who, handler, "u", 1, begin, **{"last": end, "end": end, "outcome": "done"} | fields
-    )
+    usual: dict[str, Any] = {"last": begin + 1, "end": begin + 1, "outcome": "done"}
+    return Call(who, handler, "u", 1, begin, **{**usual, **changes})
 
 
 def gain(who: str, at: float) -> Gain:
