@@ -111,18 +111,19 @@ class Move(NamedTuple):
 def list_moves(calls: list[Call], events: list[Event]) -> list[Move]:
     """Return the moves of all objects, each with the event that has caused it.
 
-    That is what has happened to the former owner since its last step; or to all replicas, or else
-    the last arrival.
+    That is what has just happened to the former owner; or else the last arrival, or the last event
+    that concerns all replicas. A replica can get an object back after such an event only.
     """
     ordered, moves = sorted(events, key=lambda event: event.at), []
     for uid, own in _group(calls).items():
         for former, call in itertools.pairwise(own):
-            if call.who == former.who and call.handler != "resumed":
-                continue
             past = [event for event in ordered if event.at <= call.begin]
-            causes = [e for e in past if e.who in ("", former.who) and not e.is_arrival]
-            causes = [event for event in causes if event.at > former.begin]
-            causes = causes or [event for event in past if event.is_arrival]
+            causes = [event for event in past if event.who == former.who][-1:]
+            if not causes or causes[0].is_arrival or call.begin - causes[0].at > _LATE:
+                causes = [event for event in past if event.is_arrival or not event.who]
+            if call.who == former.who:
+                is_again = call.handler == "resumed"
+                causes = [e for e in causes if is_again and not e.who and e.at > former.begin]
             if causes:
                 moves.append(Move(causes[-1].kind, uid, call.begin - causes[-1].at))
     return moves
