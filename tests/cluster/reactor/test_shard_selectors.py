@@ -56,20 +56,28 @@ def tokens(selecting: LocalCluster) -> Kind:
 
 
 class Seen:
-    """What one replica has received of a kind in watches, by a relay."""
+    """What one replica has received of a kind in its newest watch, by a relay.
+
+    Attributes:
+        selector: the selector of that watch.
+        uids: those of the objects.
+    """
 
     def __init__(self, relayed: Relay, plural: str) -> None:
+        self.selector: str | None = None
         self.uids: set[str] = set()
         self._relay, self._plural = relayed, plural
         relayed.watch = self._watch
 
     async def _watch(self, request: httpx.Request) -> AsyncIterator[bytes]:
-        rest = b""
+        rest, uids = b"", set[str]()
+        if is_chosen := request.url.path.endswith(f"/{self._plural}"):
+            self.selector, self.uids = request.url.params.get("shardSelector", ""), uids
         async for data in self._relay.pass_watch_on(request):
-            if request.url.path.endswith(f"/{self._plural}"):
+            if is_chosen:
                 *lines, rest = (rest + data).split(b"\n")
-                events = [orjson.loads(line) for line in lines]
-                self.uids |= {e["object"]["metadata"].get("uid", "") for e in events} - {""}
+                metas = [orjson.loads(line)["object"]["metadata"] for line in lines]
+                uids |= {meta["uid"] for meta in metas if "uid" in meta}
             yield data
 
 
@@ -131,7 +139,7 @@ def place(request: pytest.FixtureRequest) -> tuple[LocalCluster, Kind]:
     return cluster, next(define_kinds(cluster, [kind]))
 
 
-async def test_replicas_handle_each_object_once_and_a_new_one_gets_only_its_own_if_it_can(
+async def test_a_replica_gets_only_the_objects_of_its_shards_also_after_it_has_given_up_some(
     place: tuple[LocalCluster, Kind],
     selecting: LocalCluster,
     registry: webop.OperatorRegistry,
@@ -148,6 +156,13 @@ async def test_replicas_handle_each_object_once_and_a_new_one_gets_only_its_own_
         for name in ("two", "three"):
             received[name] = await share(stack, cluster, registry, name)
             owners = await wait_owned(http, {*received})
+        wanted = {name: build_shard_selector("uid", own) for name, own in owners.items()}
+        await eventually(
+            lambda: {name: one.selector for name, one in received.items()} == wanted,
+            lambda: f"the watches of {wanted}",
+        )
+        for one in received.values():
+            one.uids.clear()
         new = [f"new-{number}" for number in range(MANY)]
         made = await asyncio.gather(*(objects.make(name) for name in new))
         for body in made:
@@ -157,9 +172,10 @@ async def test_replicas_handle_each_object_once_and_a_new_one_gets_only_its_own_
         assert {call["by"] for call in seen} == {"one", "two", "three"}
         await asyncio.gather(*(objects.remove(name) for name in (*old, *new)))
         assert [len(seen.of(name, "deleted")) for name in (*old, *new)] == [1] * 2 * MANY
-        strange = {u for u in received["three"].uids if find_shard(u) not in owners["three"]}
-        assert bool(strange) is (cluster is not selecting)
-        assert len(received["three"].uids) > MANY / 3
+        for name, own in owners.items():
+            strange = {uid for uid in received[name].uids if find_shard(uid) not in own}
+            assert bool(strange) is (cluster is not selecting), name
+            assert len(received[name].uids) > MANY / 3
 
 
 async def test_the_server_finds_the_same_shards_of_a_thousand_uids(
