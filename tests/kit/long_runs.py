@@ -9,7 +9,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
@@ -88,6 +88,7 @@ def prove(
     times: object,
     run: Callable[[LocalCluster, Path, Say], Coroutine[Any, Any, int]],
     keep: Path | None = None,
+    apiserver_flags: Sequence[str] = (),
 ) -> int:
     """Run a coroutine on a new cluster; return its exit code, or 130 after Ctrl-C.
 
@@ -99,6 +100,7 @@ def prove(
         run: gets the cluster, a folder for files, and a function that prints a line with the
             seconds since the start.
         keep: gets the files of the folder, and the logs of the cluster.
+        apiserver_flags: more arguments of kube-apiserver.
     """
     if problem := find_other_copy():
         sys.stderr.write(f"{name}: {problem}\n")
@@ -112,7 +114,7 @@ def prove(
     folder = tempfile.TemporaryDirectory(prefix=f"webop-{name}-")
     try:
         say(f"Starting a local API server. {times}")
-        with folder as path, LocalCluster() as cluster:
+        with folder as path, LocalCluster(apiserver_flags=apiserver_flags) as cluster:
             try:
                 return asyncio.run(run(cluster, Path(path), say))
             finally:

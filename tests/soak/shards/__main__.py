@@ -19,17 +19,22 @@ from tests.soak.shards.moves import (
 from tests.soak.shards.story import Stage, Times, collect, play, set_up, summarize
 from webop.testing import LocalCluster
 
+SELECTING = "--feature-gates=ShardedListAndWatch=true"  # alpha in Kubernetes 1.36 (KEP-5866)
+
 
 def main() -> int:
     """Run the command line; return 0 if no rule was violated."""
     parser = build_parser("shards", __doc__, Times)
+    text = "let the API server send each replica only its own objects"
+    parser.add_argument("--selecting", action="store_true", help=text)
     add_keep(parser)
     chosen = vars(parser.parse_args())
-    keep, times = chosen.pop("keep"), Times(**chosen)
+    keep, flags = chosen.pop("keep"), [SELECTING] if chosen.pop("selecting") else []
+    times = Times(**chosen)
     if min(times.minutes, times.objects, times.rate) <= 0:
         parser.error("--minutes, --objects and --rate must be above 0")
     make_kept(parser, keep)
-    return prove("shards", times, partial(_run, times), keep)
+    return prove("shards", times, partial(_run, times), keep, flags)
 
 
 async def _run(times: Times, cluster: LocalCluster, folder: Path, say: Say) -> int:
