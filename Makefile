@@ -13,7 +13,7 @@ export WEBOP_KUBERNETES := $(KUBERNETES)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-unit lowest coverage parity reference manifests lint format bench wild rollout conversions leadership simulate values chaos fuzz docs clean
+.PHONY: help demo test test-unit lowest coverage parity reference manifests lint format bench wild rollout conversions leadership shards simulate values chaos fuzz docs clean
 
 help: ## List the targets.
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -83,6 +83,9 @@ conversions: $(VENV)/.installed ## Convert objects while replicas are replaced; 
 
 leadership: $(VENV)/.installed ## Stop, kill, freeze and disconnect leaders; check that one replica acts.
 	@$(BIN)/python -m tests.soak.leadership $(ARGS)
+
+shards: $(VENV)/.installed ## Disturb replicas that share the work by shards; check that one acts on each object.
+	@$(BIN)/python -m tests.soak.shards $(ARGS)
 
 simulate: $(VENV)/.installed ## Simulate random histories for a minute; SEED=N replays one.
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED)) $(ARGS)

@@ -13,12 +13,14 @@ import aiohttp
 import orjson
 
 from bench.model import BenchError
+from webop.objects.shards import SHARDS, parse_shards
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 GROUP = "bench.webop.dev"
 HANDLED = "kopf.zalando.org/last-handled-configuration"
+_LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
 _CONCURRENCY = 50
 _PAGE = 1000
 _SPEC = {"replicas": 3, "image": "registry.example/app:1.0", "ports": [80, 443]}
@@ -124,6 +126,15 @@ class Collection:
             if verb in self.counted and all(each in labels for each in ours)
         )
 
+    async def wait_shared(self, name: str, replicas: int) -> None:
+        """Wait until so many replicas own all shards, in fair shares."""
+        url, counts = f"{_LEASES}/{name}-shards", list[int]()
+        while not (len(counts) == replicas and sum(counts) == SHARDS and _is_fair(counts)):
+            await asyncio.sleep(0.1)
+            notes = (await self._call("GET", url, may_be_gone=True)).get("metadata", {})
+            text = notes.get("annotations", {}).get("webop.dev/shards", "[]")
+            counts = [len(parse_shards(one["shards"])) for one in orjson.loads(text)]
+
     async def wait_handled(self, names: Iterable[str], **query: str) -> None:
         """Watch the collection until the named objects have the annotation of a finished handling.
 
@@ -213,6 +224,10 @@ class Children(Collection):
             await things.remove("canary")
             for part in "ab":
                 await self.remove(f"canary-{part}")
+
+
+def _is_fair(counts: list[int]) -> bool:
+    return max(counts) - min(counts) <= 1
 
 
 def build_names(count: int) -> list[str]:

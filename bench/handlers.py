@@ -19,6 +19,7 @@ else:
 _WORKDIR = Path(os.environ["BENCH_WORKDIR"])
 _EXTRA, _, _ARGUMENT = os.environ["BENCH_EXTRA"].partition(":")
 _RECORD_BYTES = 20  # a line of the record of calls: a name, padded with spaces
+_BUSY_SECONDS = 0.003
 _TICKS_AT_ONCE = 500  # the file is written after that many
 _latency = (_WORKDIR / "latency.txt").open("w", buffering=1)
 _record = os.open(_WORKDIR / "record.txt", os.O_APPEND | os.O_CREAT | os.O_WRONLY)
@@ -76,6 +77,10 @@ async def handle(name: str | None, spec: Any, **_: Any) -> None:
     _calls += 1
     if "sent" in spec:
         _latency.write(f"{spec['sent']} {time.time_ns()}\n")
+    if _EXTRA == "busy":
+        until = time.thread_time() + _BUSY_SECONDS
+        while time.thread_time() < until:
+            pass
     if _EXTRA == "record":  # at once, to a file, so that a kill loses no call
         os.write(_record, f"{name:<{_RECORD_BYTES - 1}}\n".encode())
         last = int(_ARGUMENT) * _RECORD_BYTES

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 import signal
 import subprocess
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LOG = "operator.log"  # in the work folder: the output of the newest operator
+SHARDS_NAME = "bench"  # of replicas that share the work
 _TICKS = os.sysconf("SC_CLK_TCK")
 # An operator is idle if it took less than this share of a CPU for some seconds.
 _QUIET_SHARE = 0.01
@@ -40,6 +42,10 @@ class Process:
     def send_signal(self, number: signal.Signals) -> None:
         """Send a signal to this process."""
         self._process.send_signal(number)
+
+    def pin(self, core: int) -> None:
+        """Run on one core only; valid before the process has threads."""
+        os.sched_setaffinity(self._process.pid, {core})
 
     def read_memory(self, field: str = "VmRSS") -> float:
         """Return VmRSS (now) or VmHWM (the peak) in MB (10^6 bytes): proc_pid_status(5)."""
@@ -115,6 +121,7 @@ def run_operator(bench: Bench, side: Side, plural: str, extra: str = "") -> Iter
     - "update", "timer", "daemon", "resume": such a handler;
     - "children": a reconciler that gives each object two ConfigMaps;
     - "three": two more creation handlers;
+    - "busy": the creation handler uses 3 ms of CPU;
     - "typed": the creation handler gets its spec as a model, where the side has models;
     - "review:PORT": webhooks on that port, with the certificate in the work folder;
     - "record:COUNT": each call is recorded in record.txt; after that many calls (0: never), the
@@ -133,6 +140,20 @@ def run_operator(bench: Bench, side: Side, plural: str, extra: str = "") -> Iter
     more["WEBOP_ADMISSION__SHUTDOWN_DELAY"] = "0"  # no need to wait for API servers
     with _run(bench, side.argv, more) as process:
         yield Operator(process, calls, ticks)
+
+
+@contextlib.contextmanager
+def run_replica(
+    bench: Bench, side: Side, number: int, plural: str, extra: str = ""
+) -> Iterator[Operator]:
+    """Run one of several replicas that share the work, with a work folder of its own."""
+    folder = bench.workdir / f"replica-{number}"
+    folder.mkdir(exist_ok=True)
+    sharing = dataclasses.replace(side, argv=(*side.argv, f"--shards={SHARDS_NAME}"))
+    with run_operator(
+        dataclasses.replace(bench, workdir=folder), sharing, plural, extra
+    ) as operator:
+        yield operator
 
 
 @contextlib.contextmanager

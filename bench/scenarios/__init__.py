@@ -15,6 +15,8 @@ from bench.scenarios import (
     restart,
     review,
     scale,
+    selectors,
+    shards,
     timer,
 )
 
@@ -33,6 +35,8 @@ SCENARIOS = {
         first,
         scale,
         plan,
+        shards,
+        selectors,
         profile,
     )
 }

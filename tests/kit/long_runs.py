@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import dataclasses
+import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,24 @@ def build_parser(name: str, description: str | None, options: type) -> argparse.
             help=f"{field.metadata['help']} (%(default)g)",
         )
     return parser
+
+
+def add_keep(parser: argparse.ArgumentParser) -> None:
+    """Let a run have ``--keep FOLDER``."""
+    text = "write logs and evidence to a new folder"
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help=text)
+
+
+def make_kept(parser: argparse.ArgumentParser, keep: Path | None) -> None:
+    """Create the folder of ``--keep`` before the run, or end with an error."""
+    if keep is None:
+        return
+    if keep.exists() and not (keep.is_dir() and not any(keep.iterdir())):
+        parser.error(f"--keep must be a new or an empty folder, got {keep}")
+    try:
+        keep.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        parser.error(f"--keep: cannot create {keep}: {exc.strerror}")
 
 
 def read_clock() -> float:
@@ -65,7 +84,11 @@ def _read_sources(folder: Path) -> dict[Path, bytes]:
 
 
 def prove(
-    name: str, times: object, run: Callable[[LocalCluster, Path, Say], Coroutine[Any, Any, int]]
+    name: str,
+    times: object,
+    run: Callable[[LocalCluster, Path, Say], Coroutine[Any, Any, int]],
+    keep: Path | None = None,
+    apiserver_flags: Sequence[str] = (),
 ) -> int:
     """Run a coroutine on a new cluster; return its exit code, or 130 after Ctrl-C.
 
@@ -76,6 +99,8 @@ def prove(
         times: the options, printed at the start.
         run: gets the cluster, a folder for files, and a function that prints a line with the
             seconds since the start.
+        keep: gets the files of the folder, and the logs of the cluster.
+        apiserver_flags: more arguments of kube-apiserver.
     """
     if problem := find_other_copy():
         sys.stderr.write(f"{name}: {problem}\n")
@@ -89,8 +114,13 @@ def prove(
     folder = tempfile.TemporaryDirectory(prefix=f"webop-{name}-")
     try:
         say(f"Starting a local API server. {times}")
-        with folder as path, LocalCluster() as cluster:
-            return asyncio.run(run(cluster, Path(path), say))
+        with folder as path, LocalCluster(apiserver_flags=apiserver_flags) as cluster:
+            try:
+                return asyncio.run(run(cluster, Path(path), say))
+            finally:
+                if keep is not None:
+                    shutil.copytree(path, keep, dirs_exist_ok=True)
+                    shutil.copytree(cluster.logs, keep / "cluster", dirs_exist_ok=True)
     except KeyboardInterrupt:
         say("Interrupted.")
         return 130

@@ -18,6 +18,7 @@ from webop.aio.cancellation import WorkerGroup
 from webop.aio.supervision import keep_running
 from webop.client.http.requests import Selection
 from webop.client.watch import ListingStarted, WatchStatus, watch
+from webop.client.watch import State as WatchState
 from webop.client.watch_events import get_uid, parse_number, parse_version
 from webop.context.indexes import Feed
 from webop.handlers.model import MappingHandler
@@ -88,6 +89,7 @@ class Stream:
         self.selectors: frozenset[Selector] = frozenset()
         self.feeds: set[Feed] = set()
         self.status = WatchStatus()
+        self._kept: WatchStatus | None = None  # where the next watch goes on, without a list
         self.listing = self.needed = 0
         self.is_dropped = False
         self._paused_for: DaemonStoppingReason | None = DaemonStoppingReason.OPERATOR_PAUSING
@@ -281,6 +283,10 @@ class Stream:
                 stranger = Entry(self, obj.uid, obj.name, obj.namespace, shard)
                 stranger.listed, stranger.must_resume = obj.listed, True
                 self._objects[obj.uid] = stranger
+        # An API server that selects shards would go on sending these objects. The watch needs no
+        # list for that; one that lists already can keep its selector, and drops them.
+        if not self._is_whole and self.status.state is WatchState.WATCHING:
+            self._restart(self.status)
 
     def list_busy(self, shards: frozenset[int]) -> set[int]:
         """Return those of these shards that have work which runs, or is not written."""
@@ -302,7 +308,9 @@ class Stream:
             self._unindexed = None
             self.ctx.workers.queue.hold(self)
 
-    def _restart(self) -> None:
+    def _restart(self, kept: WatchStatus | None = None) -> None:
+        """Start the watch again: from a list, or from where the status says."""
+        self._kept, self.status = kept, kept or WatchStatus()
         if self._watching is not None:
             self._watching.cancel()
 
@@ -314,7 +322,7 @@ class Stream:
             await ctx.operator.pausing.wait_until_active()
             if not ctx.operator.ownership.wants(ctx.resource):
                 await asyncio.Event().wait()  # until the watch starts again
-        self.status = WatchStatus()
+        self.status, self._kept = self._kept or WatchStatus(), None
         if ctx.handlers.children:  # they say who has changed which fields
             options = options.model_copy(update={"managed_fields": True})
         selectors = ctx.build_selectors()
@@ -324,7 +332,6 @@ class Stream:
         items = watch(ctx.client, ctx.resource, self.namespace, options, self.status, selection)
         async with contextlib.aclosing(items):
             async for item in items:
-                await ctx.workers.pace.give_way()
                 if isinstance(item, tuple):
                     self.accept(*item)
                 elif isinstance(item, ListingStarted):
@@ -340,6 +347,8 @@ class Stream:
                             kind, self.namespace, self._objects, version
                         )
                         self._report_former(kind)
+                # Not before: if it is cancelled here, the status is as far as the objects.
+                await ctx.workers.pace.give_way()
 
     def _report_former(self, kind: str) -> None:
         """Log how many children are left of a kind that was in ``owns=`` before."""

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import math
-import shutil
 import sys
 from dataclasses import replace
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 
-from tests.kit.long_runs import Say, build_parser, prove
-from tests.soak.chaos.invariants import judge
+from tests.kit.long_runs import Say, add_keep, build_parser, make_kept, prove
+from tests.soak.chaos.invariants import find_idle_daemons, judge
 from tests.soak.chaos.plan import build_plan
+from tests.soak.chaos.report import show
 from tests.soak.chaos.story import (
     Times,
     collect,
-    describe,
-    find_idle_daemons,
     play,
     set_up,
     summarize,
@@ -25,7 +22,6 @@ from tests.soak.chaos.story import (
 from webop.testing import LocalCluster
 
 _LONGEST = 7 * 24 * 60  # minutes: all faults of a run are planned at its start
-_SHOWN = 3  # violations of a rule that are shown in full
 
 
 def main() -> int:
@@ -34,7 +30,7 @@ def main() -> int:
     parser = build_parser("chaos", __doc__, Times)
     add = parser.add_argument
     add("--alone", action="store_true", help="one replica without a Lease")
-    add("--keep", type=Path, metavar="FOLDER", help="write logs and evidence to a new folder")
+    add_keep(parser)
     chosen = vars(parser.parse_args())
     has_lease, keep = not chosen.pop("alone"), chosen.pop("keep")
     times = Times(**chosen)
@@ -44,17 +40,11 @@ def main() -> int:
         parser.error(f"--minutes must be at most {_LONGEST} (a week), --calm at least 0")
     if not (math.isfinite(times.rate) and math.isfinite(times.calm)):
         parser.error("--rate and --calm must be finite numbers")
-    if keep is not None and keep.exists() and not (keep.is_dir() and not any(keep.iterdir())):
-        parser.error(f"--keep must be a new or an empty folder, got {keep}")
     if not has_lease and times.replicas != defaults.replicas:
         parser.error("--alone runs one replica: --replicas does nothing with it")
-    try:
-        if keep is not None:  # not after the run
-            keep.mkdir(parents=True, exist_ok=True)
-    except OSError as exc:
-        parser.error(f"--keep: cannot create {keep}: {exc.strerror}")
+    make_kept(parser, keep)
     times = times if has_lease else replace(times, replicas=1)
-    return prove("chaos", times, partial(_run, times, has_lease=has_lease, keep=keep))
+    return prove("chaos", times, partial(_run, times, has_lease=has_lease), keep)
 
 
 async def _run(
@@ -64,25 +54,14 @@ async def _run(
     say: Say,
     *,
     has_lease: bool,
-    keep: Path | None,
 ) -> int:
     plan = build_plan(times.seed, times.minutes * 60, times.replicas)
-    try:
-        async with set_up(cluster, folder, times, has_lease=has_lease) as stage:
-            say(f"Replicas ready on Kubernetes {cluster.version}. {len(plan)} faults are planned.")
-            took = await play(stage, times, plan, say)
-            evidence = collect(stage)
-            violations = [*stage.problems, *judge(evidence), *find_idle_daemons(stage, evidence)]
-    finally:
-        if keep is not None:
-            shutil.copytree(folder, keep, dirs_exist_ok=True)
-            shutil.copytree(cluster.logs, keep / "cluster", dirs_exist_ok=True)
-    violations.sort(key=lambda violation: violation.rule)
-    for rule, found in groupby(violations, key=lambda violation: violation.rule):
-        several = list(found)
-        for violation in several[:_SHOWN]:
-            say("\n".join(describe(stage, evidence, violation)))
-        say(f'Violations of "{rule}": {len(several)}')
+    async with set_up(cluster, folder, times, has_lease=has_lease) as stage:
+        say(f"Replicas ready on Kubernetes {cluster.version}. {len(plan)} faults are planned.")
+        took = await play(stage, times, plan, say)
+        evidence = collect(stage)
+        violations = [*stage.problems, *judge(evidence), *find_idle_daemons(evidence)]
+    show(violations, evidence, stage.told, stage.began, say)
     for line in summarize(stage, evidence, took):
         say(line)
     say(f"Violations: {len(violations)}")

@@ -126,7 +126,8 @@ class Evidence:
     """The evidence of a run.
 
     Attributes:
-        has_lease: whether only the leader handles objects.
+        has_lease: whether only the leader handles objects; otherwise each of several replicas can
+            have some.
     """
 
     calls: list[Call]
@@ -196,8 +197,8 @@ def judge(evidence: Evidence) -> list[Violation]:
         found += find_early_retries(changes, life)
     for life in evidence.lives.values():
         found += find_unhandled(life, by_uid.get(life.uid, []))
-    if evidence.has_lease:
-        found += find_two_leaders(evidence.calls)
+    for calls in [evidence.calls] if evidence.has_lease else by_uid.values():
+        found += find_two_replicas(calls)
     for process in evidence.processes.values():
         found += find_growth(process)
     return sorted(found, key=lambda violation: violation.at)
@@ -214,10 +215,9 @@ def find_overlaps(calls: list[Call], rule: str) -> Iterator[Violation]:
                 break
 
 
-def find_two_leaders(calls: list[Call]) -> Iterator[Violation]:
+def find_two_replicas(calls: list[Call]) -> Iterator[Violation]:
     """Find steps of one process while another one is inside a call."""
     latest: Call | None = None
-    # Daemons take no steps while they wait: they must end before others begin.
     for call in sorted(calls, key=lambda call: call.begin):
         if latest is not None and call.who != latest.who and call.begin < latest.last:
             text = f"{latest} ({latest.uid})\n{call} ({call.uid})"
@@ -297,6 +297,24 @@ def find_unhandled(life: Life, calls: list[Call]) -> Iterator[Violation]:
     elif ("all", life.version) not in life.recorded:
         text = f"{life.name} has version {life.version}"
         yield Violation("its last state is not stored as handled", text, life.uid)
+
+
+def find_idle_daemons(evidence: Evidence) -> list[Violation]:
+    """Find objects without their daemon, and daemons without a matching object, at the end."""
+    dead = {who for who, process in evidence.processes.items() if process.died < math.inf}
+    running = {
+        call.uid
+        for call in evidence.calls
+        if call.handler == "follow" and not call.outcome and call.who not in dead
+    }
+    lives = evidence.lives.values()
+    wanted = {life.uid for life in lives if life.gone is None and life.is_followed}
+    return [
+        Violation(
+            "daemons do not match objects", f"{'none' if uid in wanted else 'one too many'}", uid
+        )
+        for uid in wanted ^ running
+    ]
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 
 from tests.kit.long_runs import read_clock
-from tests.kit.operators import DIFFBASE, FINALIZER, Json, get_annotations, get_progress
+from tests.kit.operators import DIFFBASE, FINALIZER, Json, get_annotations, get_progress, is_handled
 from tests.soak.chaos.invariants import CHANGES, Life
 
 _PAUSE = 0.2  # seconds between two attempts to watch
@@ -21,12 +21,18 @@ _SILENCE = 15.0  # seconds; the API server can be stopped
 class LifeRecorder:
     """Follows the objects of a namespace by a watch.
 
+    Args:
+        http: a client of the administrator.
+        url: of the objects.
+        has_webhooks: whether objects must have passed the webhooks of the handlers.
+
     Attributes:
         lives: all objects that ever existed, by uid.
         gaps: how often states were missed: a restarted API server has no earlier events.
     """
 
-    def __init__(self, http: httpx.AsyncClient, url: str) -> None:
+    def __init__(self, http: httpx.AsyncClient, url: str, *, has_webhooks: bool = True) -> None:
+        self._has_webhooks = has_webhooks
         self.lives: dict[str, Life] = {}
         self.gaps = -1  # the first list is no gap
         self._http, self._url = http, url
@@ -69,6 +75,18 @@ class LifeRecorder:
                 if event["type"] != "BOOKMARK":
                     self.note(event["type"], event["object"])
 
+    async def list_unsettled(self) -> list[str]:
+        """Return the names of objects whose newest state is not handled."""
+        try:
+            items = (await self._http.get(self._url)).raise_for_status().json()["items"]
+        except httpx.HTTPError as exc:
+            return [repr(exc)]
+        return [
+            item["metadata"]["name"]
+            for item in items
+            if "deletionTimestamp" in item["metadata"] or not is_handled(item)
+        ]
+
     def note(self, event: str, body: Json) -> None:
         now, metadata, spec = read_clock(), body["metadata"], body["spec"]
         uid = metadata["uid"]
@@ -84,7 +102,7 @@ class LifeRecorder:
         if event == "DELETED":
             life.gone = now
         self._note_outcomes(life, body, now)
-        if spec.get("bad") or spec.get("stamped") is not True:
+        if self._has_webhooks and (spec.get("bad") or spec.get("stamped") is not True):
             life.oddities.append(f"{life.name} was admitted: {spec}")
         progress = {key: json.loads(text) for key, text in get_progress(body).items()}
         delays = {

@@ -1,8 +1,4 @@
-"""Replicas of one operator, one process after another in each place, and their evidence.
-
-For each step, the handlers append a line to a file of their process. The file survives any end of
-the process, so no step is missing.
-"""
+"""Replicas of one operator, one process after another in each place."""
 
 from __future__ import annotations
 
@@ -20,6 +16,7 @@ from tests.kit.operators import Kind
 from tests.kit.processes import Command, Workshop
 from tests.kit.waiting import eventually
 from tests.soak.balancer import Balancer, Endpoint
+from tests.soak.chaos.handlers import ADMISSION, RECORDING
 from tests.soak.chaos.invariants import Process
 from tests.soak.chaos.link import Link
 from webop.controlplane.cluster_client import find_free_port
@@ -29,162 +26,6 @@ if TYPE_CHECKING:
 
 LEASE = "chaos"
 DURATION, DEADLINE, PERIOD = 8, 5, 1  # of the lease, in seconds
-
-HANDLERS = """
-import asyncio
-import itertools
-import json
-import os
-import sys
-import time
-from collections import Counter
-import webop
-
-KIND = (os.environ['GROUP'], 'v1', os.environ['PLURAL'])
-FILE = os.open(os.environ['EVIDENCE'], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-PORT = int(os.environ['PORT'])
-NUMBERS = itertools.count()
-daemons = 0
-
-def note(what, **fields):
-    moment = time.clock_gettime(time.CLOCK_MONOTONIC)
-    os.write(FILE, json.dumps([what, moment, fields]).encode() + b'\\n')
-
-class Call:
-    def __init__(self, handler, uid, spec, meta, retry, **_):
-        self.number = next(NUMBERS)
-        self.fields = dict(
-            handler=handler, uid=uid, version=spec['version'], retry=retry,
-            rv=int(meta['resourceVersion']), wall=time.time(),
-        )
-
-    def __enter__(self):
-        note('begin', call=self.number, **self.fields)
-        return self
-
-    def __exit__(self, kind, exc, _):
-        names = {None: 'done', webop.TemporaryError: 'later', webop.PermanentError: 'failed'}
-        outcome = 'cancelled' if kind is asyncio.CancelledError else names.get(kind, repr(exc))
-        delay = exc.delay if outcome == 'later' else 0
-        note('end', call=self.number, outcome=outcome, delay=delay)
-
-    async def work(self, seconds):
-        for _ in range(2):
-            await asyncio.sleep(seconds / 2)
-            note('step', call=self.number)
-
-async def handle(handler, spec, uid, retry, fails=0, **kwargs):
-    with Call(handler, uid, spec, kwargs['meta'], retry) as call:
-        await call.work(spec['pace'])
-        if retry < fails:
-            raise webop.TemporaryError('not yet', delay=spec['delay'])
-        if spec.get('doomed') and handler == 'adjusted':
-            raise webop.PermanentError('never')
-    return {'version': spec['version'], 'uid': uid}
-
-@webop.on.startup()
-async def configure(settings, **_):
-    settings.posting.enabled = False
-    settings.networking.request_timeout = 20
-    settings.watching.inactivity_timeout = 30
-    settings.admission.server = webop.WebhookServiceServer(
-        service='webhooks',
-        namespace=os.environ['NAMESPACE'],
-        service_port=int(os.environ['SERVICE_PORT']),
-        addr='127.0.0.1',
-        port=int(os.environ['PORT']),
-        poll_interval=1.0,
-        settle_time=2.0,
-    )
-    settings.admission.managed = os.environ['MANAGED']
-    sample(asyncio.get_running_loop())
-
-def sample(loop):
-    with open('/proc/self/statm') as file:
-        rss = int(file.read().split()[1]) * os.sysconf('SC_PAGE_SIZE')
-    kinds = count_descriptors()
-    descriptors = kinds.total()
-    tasks = len(asyncio.all_tasks(loop)) - daemons
-    blocks = sys.getallocatedblocks()
-    note(
-        'sample', rss=rss, blocks=blocks, descriptors=descriptors, tasks=tasks, daemons=daemons,
-        kinds=kinds,
-    )
-    loop.call_later(5, sample, loop)
-
-def count_descriptors():
-    sockets = {}
-    with open('/proc/self/net/tcp') as file:
-        for line in list(file)[1:]:
-            _, local, _, state, *_, inode = line.split()[:10]
-            side = 'reviews' if int(local.partition(':')[2], 16) == PORT else 'requests'
-            state = {'01': '', '08': ', half closed', '0A': ', listening'}.get(state, ', closing')
-            sockets[f'socket:[{inode}]'] = side + state
-    kinds = Counter()
-    for number in os.listdir('/proc/self/fd'):
-        try:
-            target = os.readlink(f'/proc/self/fd/{number}')
-        except OSError:  # that of the listing
-            continue
-        kinds[sockets.get(target) or target.partition(':')[0].rpartition('/')[2]] += 1
-    return kinds
-
-@webop.on.create(*KIND)
-async def created(**kwargs):
-    return await handle('created', **kwargs)
-
-@webop.on.create(*KIND)
-async def settled(spec, **kwargs):
-    return await handle('settled', spec, fails=spec['fails'], **kwargs)
-
-async def update(**kwargs):
-    return await handle('updated', **kwargs)
-
-def update_in_thread(**kwargs):
-    return asyncio.run(update(**kwargs))
-
-# A process whose threads are at work when its lease is over ends: not what is looked for here.
-webop.on.update(*KIND, id='updated')(update if 'LEASE' in os.environ else update_in_thread)
-
-@webop.on.update(*KIND)
-async def adjusted(spec, **kwargs):
-    return await handle('adjusted', spec, fails=spec['fails'], **kwargs)
-
-@webop.on.delete(*KIND)
-async def deleted(spec, **kwargs):
-    await handle('deleted', spec, fails=min(1, spec['fails']), **kwargs)
-
-@webop.timer(*KIND, interval=4, labels={'timed': 'yes'})
-async def tick(**kwargs):
-    with Call('tick', **kwargs) as call:
-        await call.work(0.2)
-
-@webop.daemon(*KIND, labels={'followed': 'yes'})
-async def follow(stopped, **kwargs):
-    global daemons
-    daemons += 1
-    try:
-        with Call('follow', **kwargs):
-            while not stopped:
-                await stopped.wait(60)
-    finally:
-        daemons -= 1
-
-@webop.index(*KIND)
-async def uids(uid, **_):
-    return {'all': uid}
-
-@webop.on.mutate(*KIND, operations=['CREATE'])
-async def stamp(patch, **_):
-    patch.spec['stamped'] = True
-
-@webop.on.validate(*KIND, operations=['CREATE'])
-async def check(spec, uids, warnings, **_):
-    if spec.get('bad'):
-        raise webop.AdmissionError('This is bad.', code=400)
-    if spec.get('counts'):
-        warnings.append(str(len(uids.get('all', ()))))
-"""
 
 
 @dataclass(eq=False)
@@ -302,7 +143,7 @@ class Fleet:
 
     @contextlib.asynccontextmanager
     async def run(self, count: int, seed: int) -> AsyncIterator[None]:
-        (self.folder / "handlers.py").write_text(HANDLERS)
+        (self.folder / "handlers.py").write_text(RECORDING + ADMISSION)
         self.variables = {
             "NAMESPACE": self.namespace,
             "SERVICE_PORT": str(self.balancer.port),

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime as dt
 import os
-import re
 import signal
-import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
@@ -18,7 +15,7 @@ from typing import TYPE_CHECKING
 import httpx
 
 from tests.kit.long_runs import Say, option, read_clock
-from tests.kit.operators import Kind, connect, is_handled
+from tests.kit.operators import Kind, connect
 from tests.kit.reviews import build_object, build_review
 from tests.soak.balancer import open_service
 from tests.soak.chaos.invariants import (
@@ -33,6 +30,7 @@ from tests.soak.chaos.life_recorder import LifeRecorder
 from tests.soak.chaos.link import Link, Weather
 from tests.soak.chaos.plan import ENDS, LINK_FAULTS, PROCESS_FAULTS, Fault
 from tests.soak.chaos.replicas import DURATION, LEASE, Fleet, Place
+from tests.soak.chaos.report import read_log
 from tests.soak.chaos.users import Users
 from tests.soak.rollout.story import SECRET, SECRETS
 from webop.objects.resources import Resource
@@ -44,7 +42,6 @@ LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", namespaced=Tru
 KIND = Kind("chaos.webop.dev", "crates", "Crate")
 _PATIENCE = 120.0  # more seconds, to distinguish late objects from stuck ones
 _PROGRESS = 15.0  # seconds between two lines
-_CONTEXT = 30.0  # seconds before a violation whose faults are shown
 _CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 
 
@@ -218,12 +215,12 @@ async def _calm_down(stage: Stage, times: Times, say: Say) -> float:
     say("Users and faults have stopped. The calm begins.")
     began = read_clock()
     stage.told.append((began, "the calm begins"))
-    stage.unsettled = await _list_unsettled(stage)
+    stage.unsettled = await stage.recorder.list_unsettled()
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(times.calm + _PATIENCE):
             while stage.unsettled:
                 await asyncio.sleep(1)
-                stage.unsettled = await _list_unsettled(stage)
+                stage.unsettled = await stage.recorder.list_unsettled()
     took, left = read_clock() - began, stage.unsettled
     say(f"{len(left)} objects are unsettled after {took:.1f} s of calm.")
     if left or took > times.calm:
@@ -265,19 +262,6 @@ async def _check_webhooks(stage: Stage) -> None:
         await asyncio.sleep(0.5)
 
 
-async def _list_unsettled(stage: Stage) -> list[str]:
-    url = KIND.resource.get_url(namespace=stage.fleet.namespace)
-    try:
-        items = (await stage.http.get(url)).raise_for_status().json()["items"]
-    except httpx.HTTPError as exc:
-        return [repr(exc)]
-    return [
-        item["metadata"]["name"]
-        for item in items
-        if "deletionTimestamp" in item["metadata"] or not is_handled(item)
-    ]
-
-
 async def _check_indexes(stage: Stage) -> None:
     """Check that the index of each replica has as many objects as the cluster."""
     count = sum(life.gone is None for life in stage.recorder.lives.values())
@@ -298,7 +282,8 @@ def collect(stage: Stage) -> Evidence:
     processes = {p.who: p for place in stage.fleet.places for p in place.processes}
     calls = []
     for who, process in processes.items():
-        process.terms = _read_terms((stage.fleet.folder / f"{who}.log").read_text())
+        log = (stage.fleet.folder / f"{who}.log").read_text()
+        process.terms = [at for at, _ in read_log(log, "This replica is leading")]
         path = stage.fleet.folder / f"{who}.lines"
         calls += read_lines(process, path.read_text().splitlines() if path.exists() else [])
     stage.problems += [
@@ -307,55 +292,6 @@ def collect(stage: Stage) -> Evidence:
         for text in place.surprises
     ]
     return Evidence(calls, stage.recorder.lives, processes, stage.fleet.has_lease)
-
-
-def _read_terms(log: str) -> list[float]:
-    """Return the times when a replica began to lead, by the clock of the evidence."""
-    offset = time.time() - read_clock()
-    return [
-        dt.datetime.fromisoformat(moment).astimezone().timestamp() - offset
-        for moment in re.findall(r"\[(.*?)\] .*This replica is leading", log)
-    ]
-
-
-def find_idle_daemons(stage: Stage, evidence: Evidence) -> list[Violation]:
-    """Find objects without their daemon, and daemons without a matching object, at the end."""
-    dead = {who for who, process in evidence.processes.items() if process.died < float("inf")}
-    running = {
-        call.uid
-        for call in evidence.calls
-        if call.handler == "follow" and not call.outcome and call.who not in dead
-    }
-    wanted = {
-        life.uid for life in stage.recorder.lives.values() if life.gone is None and life.is_followed
-    }
-    return [
-        Violation(
-            "daemons do not match objects", f"{'none' if uid in wanted else 'one too many'}", uid
-        )
-        for uid in wanted ^ running
-    ]
-
-
-def describe(stage: Stage, evidence: Evidence, violation: Violation) -> list[str]:
-    """Return the history of the object of a violation, with the faults around it."""
-    events = []
-    if violation.uid:
-        events = [(call.begin, str(call)) for call in evidence.calls if call.uid == violation.uid]
-        history = evidence.lives[violation.uid].history if violation.uid in evidence.lives else []
-        events += [(float(text.split()[0]), f"stored: {text}") for text in history]
-    at = violation.at or (events[-1][0] if events else 0.0)
-    events += [(moment, text) for moment, text in stage.told if at - _CONTEXT < moment < at + 5]
-    for process in evidence.processes.values():
-        events += [(t, f"{process.who} begins") for t in [process.born] if abs(t - at) < _CONTEXT]
-        events += [(t, f"{process.who} ends") for t in [process.died] if abs(t - at) < _CONTEXT]
-    lines = [f"    {moment - stage.began:9.3f}  {text}" for moment, text in sorted(events)]
-    when = f" (at {at - stage.began:.1f} s)" if at else ""
-    return [
-        f"VIOLATION: {violation.rule}{when}",
-        *(f"  {line}" for line in violation.text.splitlines()),
-        *lines,
-    ]
 
 
 def summarize(stage: Stage, evidence: Evidence, took: float) -> list[str]:

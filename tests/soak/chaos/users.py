@@ -21,11 +21,29 @@ _AT_ONCE = 100  # actions in flight, if there are no responses
 class Users:
     """Act on a fixed number of names, one at a time on each.
 
+    Args:
+        http: a client of the administrator.
+        url: of the objects.
+        kind: of the objects.
+        seed: of all choices.
+        bad: the share of creations that a webhook must deny first.
+        labelled: the share of objects with a timer, and of those with a daemon.
+
     Attributes:
         counts: the number of actions and of failures, by kind.
     """
 
-    def __init__(self, http: httpx.AsyncClient, url: str, kind: Kind, seed: int) -> None:
+    def __init__(
+        self,
+        http: httpx.AsyncClient,
+        url: str,
+        kind: Kind,
+        seed: int,
+        *,
+        bad: float = 0.2,
+        labelled: float = 0.05,
+    ) -> None:
+        self._bad, self._labelled = bad, labelled
         self.counts: Counter[str] = Counter()
         self._http, self._url, self._kind = http, url, kind
         self._chance = random.Random(f"{seed} users")
@@ -85,14 +103,17 @@ class Users:
 
     async def _create(self, name: str) -> None:
         """Create an object, maybe after a bad one, as soon as its predecessor is gone."""
-        labels = {label: "yes" for label in ("timed", "followed") if self._chance.random() < 0.05}
+        chosen = [
+            label for label in ("timed", "followed") if self._chance.random() < self._labelled
+        ]
+        labels = dict.fromkeys(chosen, "yes")
         body = {
             "apiVersion": self._kind.resource.api_version,
             "kind": self._kind.kind,
             "metadata": {"name": name, "labels": labels},
             "spec": {**self._build_spec(), "version": 1, "birth": secrets.token_hex(8)},
         }
-        if self._chance.random() < 0.2:
+        if self._chance.random() < self._bad:
             bad = {**body, "spec": {"version": 1, "birth": "", "bad": True}}
             self._take("bad one created", await self._http.post(self._url, json=bad))
         for _ in range(_ATTEMPTS):

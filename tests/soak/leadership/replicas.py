@@ -1,7 +1,6 @@
-"""Three replicas of one operator, as processes, each with its own proxy to the API server.
+"""Replicas of one operator, as processes, each with its own proxy to the API server.
 
-Each writes one line per step to its own file, with the times of its begin and its end by the
-monotonic clock of the machine.
+Each appends its steps to its own file, with their times by the monotonic clock of the machine.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ import webop
 
 WHO = os.environ['POD_ID']
 KIND = (os.environ['GROUP'], 'v1', os.environ['PLURAL'])
-FILE = os.open(os.environ['STEPS'], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+FILE = os.open(os.environ['EVIDENCE'], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
 def read_clock():
     return time.clock_gettime(time.CLOCK_MONOTONIC)
@@ -136,6 +135,8 @@ class Deployment:
     Attributes:
         folder: for the handlers, the logs and the steps.
         variables: of the environment, beside those of this process.
+        lease: the name that the replicas share.
+        handlers: their code.
     """
 
     cluster: LocalCluster
@@ -144,22 +145,32 @@ class Deployment:
     folder: Path
     variables: dict[str, str]
     lease: str = "leadership"
+    handlers: str = HANDLERS
     replicas: list[Replica] = field(default_factory=list)
     _steps: list[Step] = field(default_factory=list)
     _read: dict[str, int] = field(default_factory=dict)
+    _stack: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack)
 
     @contextlib.asynccontextmanager
     async def run(self, count: int) -> AsyncIterator[list[Replica]]:
         """Run replicas during a block: the last one under uvicorn, the others by ``webop run``."""
-        (self.folder / "handlers.py").write_text(HANDLERS)
-        async with contextlib.AsyncExitStack() as stack:
+        (self.folder / "handlers.py").write_text(self.handlers)
+        async with self._stack:
             for number in range(count):
-                proxy = await stack.enter_async_context(Forwarder(self.cluster.server).listen())
-                name = f"replica-{number + 1}"
-                start = self._start_uvicorn if number == count - 1 else self._start_webop
-                self.replicas.append(await start(name, proxy))
-                stack.push_async_callback(self.replicas[-1].command.kill)
+                is_last = number == count - 1
+                await self.add(f"replica-{number + 1}", "" if is_last else "--lease")
             yield self.replicas
+
+    async def add(self, name: str, option: str) -> Replica:
+        """Start one more replica: by ``webop run`` with ``--lease`` or ``--shards``, or uvicorn."""
+        proxy = await self._stack.enter_async_context(Forwarder(self.cluster.server).listen())
+        if option:
+            replica = await self._start_webop(name, proxy, option)
+        else:
+            replica = await self._start_uvicorn(name, proxy)
+        self.replicas.append(replica)
+        self._stack.push_async_callback(replica.command.kill)
+        return replica
 
     def grant(self, name: str) -> None:
         subject = {"kind": "User", "name": name}
@@ -191,7 +202,7 @@ class Deployment:
 
     def read_steps(self) -> list[Step]:
         for replica in self.replicas:
-            path = self.folder / f"{replica.name}.steps"
+            path = self.folder / f"{replica.name}.lines"
             if not path.exists():
                 continue
             with path.open("rb") as file:
@@ -203,10 +214,10 @@ class Deployment:
             self._read[replica.name] = self._read.get(replica.name, 0) + sum(map(len, lines))
         return self._steps
 
-    async def _start_webop(self, name: str, proxy: Forwarder) -> Replica:
+    async def _start_webop(self, name: str, proxy: Forwarder, option: str) -> Replica:
         port, probes = find_free_port(), find_free_port()
         arguments = (
-            *("webop", "run", "--standalone", f"--namespace={self.namespace}", "--lease"),
+            *("webop", "run", "--standalone", f"--namespace={self.namespace}", option),
             *(self.lease, f"--liveness=http://127.0.0.1:{probes}/healthz", "handlers.py"),
         )
         command = await self._spawn(name, proxy, arguments, PORT=str(port))
@@ -235,7 +246,7 @@ class Deployment:
         own = {
             "KUBECONFIG": str(kubeconfig),
             "POD_ID": name,
-            "STEPS": str(self.folder / f"{name}.steps"),
+            "EVIDENCE": str(self.folder / f"{name}.lines"),
             "GROUP": self.kind.group,
             "PLURAL": self.kind.plural,
             "WEBOP_LEADERSHIP__LEASE_NAMESPACE": self.namespace,
