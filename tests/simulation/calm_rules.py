@@ -81,6 +81,7 @@ class CalmJudge:
         problems += self._judge.background.list_indexes(objects)
         problems += self._list_unseen_deletions() + self._list_unresumed(objects)
         problems += self._list_wrong_parts(objects)
+        problems += self._judge.leadership.shards.list_unfair()
         return problems + self._list_lost_effects(objects)
 
     def _list_wrong_parts(self, objects: Json) -> list[str]:
@@ -90,20 +91,24 @@ class CalmJudge:
             return []
         found = world.list_parts()
         problems = [f"parts: {name} is gone" for name in FOREIGN if name not in found]
-        wanted: dict[str, tuple[int, str]] = {}
+        wanted: dict[str, tuple[int, str, int]] = {}
+        is_mutual = any(plan.is_mutual for plan in world.handlers)
         for name, body in objects.items():
             value, uid = body["spec"].get("value", 0), body["metadata"]["uid"]
             if not any(
                 p.kind == "reconcile" and self._judge.wants(p, body) for p in world.handlers
             ):
                 return []  # it has left the sight of the operator
-            wanted |= {part: (value, uid) for part, value in list_parts(name, value).items()}
-        present: dict[str, tuple[int, str]] = {}
+            beside = world.look_beside(name) if is_mutual else 0
+            parts = list_parts(name, value).items()
+            wanted |= {part: (value, uid, beside) for part, value in parts}
+        present: dict[str, tuple[int, str, int]] = {}
         for name, body in found.items():
             meta = body["metadata"]
             owner = (meta.get("labels") or {}).get("webop.dev/owner")
             if owner and meta.get("ownerReferences"):
-                present[name] = body["spec"].get("value"), owner
+                beside = body["spec"].get("beside", 0) if is_mutual else 0
+                present[name] = body["spec"].get("value"), owner, beside
             elif name in wanted and not (owner or meta.get("ownerReferences")):
                 return problems  # it has become somebody else's: its siblings wait for it, too
         present = {name: part for name, part in present.items() if name not in FOREIGN}
@@ -221,7 +226,7 @@ class CalmJudge:
             if call.end > last or was_away or self._judge.were_credentials_lost(call):
                 return True
         until = min((call.end or 0) + LATENESS, last)
-        return world.plan.mode == "lease" and self._can_have_lost_lease(call, until)
+        return world.plan.has_leases and self._can_have_lost_lease(call, until)
 
     def _can_have_lost_lease(self, call: Call, until: float) -> bool:
         """Tell whether a process could lose its Lease after a call, until some time."""

@@ -236,8 +236,9 @@ class Members:
         return None
 
     def _build_notes(self) -> dict[str, str]:
-        canary = {} if self._canary is None else {_CANARY: str(self._canary)}
-        return {_MAP: self.map.uid, **canary}
+        # Also for other replicas: the former holder of the Lease can have been a canary.
+        canary = "" if self._canary is None else str(self._canary)
+        return {_MAP: self.map.uid, _CANARY: canary}
 
     # The shards of this replica
 
