@@ -54,6 +54,10 @@ class Owner(Protocol):
     def handlers(self) -> ResourceHandlers:
         """The handlers of the kind as it is now."""
 
+    @property
+    def objects(self) -> Mapping[str, Entry]:
+        """The known objects, by their uids."""
+
     def owns(self, obj: Entry) -> bool:
         """Return whether this replica handles the object."""
 

@@ -254,9 +254,10 @@ class Stream:
         for obj in self._list_of(shards):
             for daemon in obj.daemons.values():
                 daemon.stop(DaemonStoppingReason.OPERATOR_PAUSING)
-            if obj.state is not State.RUNNING and not (obj.must_index or obj.must_show):
+            if obj.state is not State.RUNNING:
                 self._write_rest(obj)
-                self.ctx.workers.queue.remove(obj)
+                if not (obj.must_index or obj.must_show):
+                    self.ctx.workers.queue.remove(obj)
 
     def stay(self, shards: frozenset[int]) -> None:
         """Go on with the objects of shards that were left."""
@@ -265,21 +266,34 @@ class Stream:
 
     def lose(self, shards: frozenset[int]) -> None:
         """Forget the objects of these shards, except in indexes: other replicas handle them."""
-        bodies, operator = self.ctx.workers.bodies, self.ctx.operator
+        operator = self.ctx.operator
         for obj in self._list_of(shards):
             shard = obj.shard
             self.ctx.workers.queue.remove(obj)
-            bodies.keep(obj, None)
             self.ctx.workers.outages.leave(obj)
             obj.shard = _LOST
             del self._objects[obj.uid]
             operator.memos.forget(obj.uid)
             operator.children.forget(obj.uid)
             operator.counters.misfits.pop(obj.uid, None)
-            if self._is_whole and not obj.is_gone:
-                stranger = Entry(self, obj.uid, obj.name, obj.namespace, shard)
-                stranger.listed, stranger.must_resume = obj.listed, True
-                self._objects[obj.uid] = stranger
+            if self._is_whole and (obj.must_show or not obj.is_gone):
+                self._keep_stranger(obj, shard)
+            self.ctx.workers.bodies.keep(obj, None)
+            self._leave_unindexed(obj)
+
+    def _keep_stranger(self, obj: Entry, shard: int) -> None:
+        """Go on with an object of another replica: what must be indexed and shown still must."""
+        meta = obj.uid, obj.name, obj.namespace, shard
+        stranger = Entry(self, *meta, obj.version, obj.event_type, listed=obj.listed)
+        is_indexed = not obj.must_index and obj.state is not State.RUNNING
+        stranger.must_index = bool(self.handlers.indexers) and not (is_indexed or obj.is_gone)
+        stranger.must_show, stranger.shown, stranger.must_resume = obj.must_show, obj.shown, True
+        self._objects[obj.uid] = stranger
+        if stranger.must_index or stranger.must_show:
+            self.ctx.workers.bodies.keep(stranger, self.ctx.workers.bodies.load(obj))
+            if self._unindexed and obj in self._unindexed:
+                self._unindexed.add(stranger)
+            self.wake(stranger)
 
     def list_busy(self, shards: frozenset[int]) -> set[int]:
         """Return those of these shards that have work which runs, or is not written."""

@@ -193,7 +193,8 @@ async def _index(ctx: ResourceContext, obj: Entry) -> None:
     handlers, stream = ctx.handlers, obj.stream
 
     def is_wanted() -> bool:
-        return not obj.is_gone and handlers is stream.handlers
+        is_known = stream.objects.get(obj.uid) is obj  # else another entry has its shard
+        return not obj.is_gone and handlers is stream.handlers and is_known
 
     for _ in range(_STATES_INDEXED):
         is_due = obj.must_index and is_wanted()  # else the next turn does this
