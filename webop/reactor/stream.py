@@ -270,7 +270,7 @@ class Stream:
         for obj in self._list_of(shards):
             shard = obj.shard
             self.ctx.workers.queue.remove(obj)
-            self.ctx.workers.outages.leave(obj)
+            self._forget_unwritten(obj)
             obj.shard = _LOST
             del self._objects[obj.uid]
             operator.memos.forget(obj.uid)
