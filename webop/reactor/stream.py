@@ -155,31 +155,40 @@ class Stream:
 
     async def run(self) -> None:
         """Serve the objects until cancelled; then stop the work on them."""
-        operator = self.ctx.operator
-        if operator.pausing.is_active:
-            self._resume()
-        try:
-            with operator.pausing.subscribed(self._switch), operator.ownership.followed(self):
-                async with asyncio.TaskGroup() as watches:
-                    while True:
-                        watching = keep_running(self._watch, name=f"watch of {self}")
-                        self._watching = watches.create_task(watching, name=f"watch of {self}")
-                        await asyncio.wait({self._watching})
-        finally:
-            why = DaemonStoppingReason.OPERATOR_EXITING
-            if self.is_dropped:
-                why = DaemonStoppingReason.OPERATOR_PAUSING
-            rest = _HUNG_TIMEOUT
+        with self.ctx.operator.ownership.followed(self):  # shards stay while their work ends
             try:
-                rest = await self._drain(operator.settings.batching.exit_timeout, why)
+                await self._serve()
             finally:
-                if hung := [task.get_name() for task in await self._group.end(rest)]:
-                    logger.error(
-                        "%d cancelled handlers or daemons still run, for %s. Do not catch "
-                        "asyncio.CancelledError.",
-                        len(hung),
-                        join_names(hung, _NAMED),
-                    )
+                await self._end_work()
+
+    async def _serve(self) -> None:
+        """List and watch, again and again."""
+        pausing = self.ctx.operator.pausing
+        if pausing.is_active:
+            self._resume()
+        with pausing.subscribed(self._switch):
+            async with asyncio.TaskGroup() as watches:
+                while True:
+                    watching = keep_running(self._watch, name=f"watch of {self}")
+                    self._watching = watches.create_task(watching, name=f"watch of {self}")
+                    await asyncio.wait({self._watching})
+
+    async def _end_work(self) -> None:
+        """Stop the work on all objects; log what does not end."""
+        why = DaemonStoppingReason.OPERATOR_EXITING
+        if self.is_dropped:
+            why = DaemonStoppingReason.OPERATOR_PAUSING
+        rest = _HUNG_TIMEOUT
+        try:
+            rest = await self._drain(self.ctx.operator.settings.batching.exit_timeout, why)
+        finally:
+            if hung := [task.get_name() for task in await self._group.end(rest)]:
+                logger.error(
+                    "%d cancelled handlers or daemons still run, for %s. Do not catch "
+                    "asyncio.CancelledError.",
+                    len(hung),
+                    join_names(hung, _NAMED),
+                )
 
     def adapt(self, resource: Resource, selectors: frozenset[Selector]) -> bool:
         """Follow a change of the kind; return whether its objects must be listed again."""
