@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.network import HANGING
-from tests.simulation.patience import AFTERMATH, LAG, LATENESS
+from tests.simulation.patience import AFTERMATH, LAG, LATENESS, SILENCE
+from tests.simulation.plans import Step
 from tests.simulation.replicas import (
     DIFFBASE,
     FINAL,
@@ -239,8 +240,16 @@ class CalmJudge:
                 and (step.at <= until or world.was_disturbed(end, step.at, PLURAL))
             )
             or (step.kind == "pause" and call.begin <= step.at <= end + 2 * LAG)
+            or self._has_lost_owners(step, call.begin, end)
             for step in world.plan.steps
         )
+
+    def _has_lost_owners(self, step: Step, begin: float, end: float) -> bool:
+        """Tell whether users delete the Lease with the owners of shards: all lose their shards."""
+        world = self._world
+        is_deletion = step.kind in {"unlock", "lease deleted"} and world.plan.mode == "shards"
+        is_deaf = is_deletion and world.was_disturbed(step.at - SILENCE, end, "watches")
+        return is_deletion and begin - (SILENCE if is_deaf else LAG) <= step.at <= end + 2 * LAG
 
     def _list_missed(self, name: str, body: Json) -> list[str]:
         """Handlers of updates and fields see the last state, if it is another than at first (D-67).
