@@ -266,8 +266,9 @@ class Members:
         return None
 
     def _build_notes(self) -> dict[str, str]:
-        canary = {} if self._canary is None else {CANARY: str(self._canary)}
-        return {MAP_UID: self.map.uid, **canary}
+        # Also for other replicas: the former holder of the Lease can have been a canary.
+        canary = "" if self._canary is None else str(self._canary)
+        return {MAP_UID: self.map.uid, CANARY: canary}
 
     # The shards of this replica
 
@@ -405,16 +406,24 @@ class Members:
 
     async def _write(self, content: ShardMap) -> bool:
         """Write who owns which shards; return False if somebody else has been faster."""
-        assert self._map_raw is not None  # noqa: S101  for the type checker
-        stored = await self._map_access.write(content.write(self._map_raw))
+        known = self._map_raw
+        assert known is not None  # noqa: S101  for the type checker
+        stored = await self._map_access.write(content.write(known))
         if stored is None:
             await self._refresh_map()
             return False
-        self._accept_map(stored)
+        self._accept_response(stored, known)
         return True
 
     async def _refresh_map(self) -> None:
-        self._accept_map(await self._map_access.read())
+        known = self._map_raw
+        self._accept_response(await self._map_access.read(), known)
+
+    def _accept_response(self, raw: dict[str, Any] | None, known: dict[str, Any] | None) -> None:
+        """Accept what was read or written, unless an event has shown a later change meanwhile."""
+        version = None if raw is None else raw["metadata"].get("resourceVersion")
+        if self._map_raw is known or (version and is_newer(version, self._map_raw)):
+            self._accept_map(raw)
 
     # Others
 
