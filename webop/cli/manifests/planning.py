@@ -63,6 +63,21 @@ _UNSERVED = (
 )
 
 
+def _choose_replicas(request: Request, *, is_shared: bool) -> int:
+    """Return the number of replicas.
+
+    Raises:
+        ConfigurationError: all of them would handle the same objects.
+    """
+    replicas = request.replicas or (2 if is_shared else 1)
+    if replicas > 1 and not is_shared:
+        raise ConfigurationError(
+            f"All {replicas} replicas would handle the same objects. They need a Lease: remove "
+            "--no-lease."
+        )
+    return replicas
+
+
 async def build_manifests(registry: OperatorRegistry, request: Request) -> tuple[Files, list[str]]:
     """Return the manifests of an operator, and warnings; set the variables of the request.
 
@@ -103,12 +118,7 @@ async def build_manifests(registry: OperatorRegistry, request: Request) -> tuple
     operator.resources = {*kinds, *(kind for kind in peerings if "kopf" in kind.group)}
     lease = settings.leadership.lease_name if watched else None
     is_shared = lease is not None or not watched
-    replicas = request.replicas or (2 if is_shared else 1)
-    if replicas > 1 and not is_shared:
-        raise ConfigurationError(
-            f"All {replicas} replicas would handle the same objects. They need a Lease: remove "
-            "--no-lease."
-        )
+    replicas = _choose_replicas(request, is_shared=is_shared)
     # Twice the replicas, with a canary; in a chart, their number is a value.
     operator.slots = SLOTS if request.is_chart else min(SLOTS, 2 * (replicas + 1))
     plan = Plan(
