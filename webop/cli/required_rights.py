@@ -308,7 +308,7 @@ def list_planning_needs(operator: Inspection) -> Iterator[Need]:
     Events and coordination are not planned.
     """
     for name, kind in product(operator.names, KINDS.values()):
-        yield Need(GROUP, kind.plural, ("get",), name=name)
+        yield Need(GROUP, kind.plural, ("get",), names=(name,))
     for effect in ("validating", "mutating") if operator.registry.rules else ():
         yield Need(GROUP, f"{effect}admissionpolicies", ("list",))
     yield Need(CRDS.group, CRDS.plural, ("get",))

@@ -273,6 +273,7 @@ class Stream:
     def stay(self, shards: frozenset[int]) -> None:
         """Go on with the objects of shards that were left."""
         for obj in self._list_of(shards):
+            obj.must_show |= bool(self.handlers.events) and obj.shown != obj.version
             self.wake(obj)
 
     def lose(self, shards: frozenset[int]) -> None:

@@ -60,9 +60,8 @@ async def take_turn(ctx: ResourceContext, obj: Entry) -> Result:
 
 
 async def _show_stranger(ctx: ResourceContext, obj: Entry) -> None:
-    """Call the functions of ``watches=`` for an object of another replica, if it must be shown."""
-    is_strange = obj.shard not in ctx.operator.ownership.owned and not obj.stream.owns(obj)
-    is_wanted = obj.must_show and is_strange and not obj.stream.is_paused
+    """Call the functions of ``watches=`` for an object that this replica does not handle."""
+    is_wanted = obj.must_show and not obj.stream.owns(obj) and not obj.stream.is_paused
     if is_wanted and await _load(ctx, obj) is not None:
         await ctx.operator.pausing.work(_show(ctx, obj))
 
@@ -218,12 +217,13 @@ def _build_event_options(ctx: ResourceContext, obj: Entry) -> CallOptions:
 
 async def _show(ctx: ResourceContext, obj: Entry) -> None:
     """Call event handlers with the newest state; their errors are logged and ignored."""
-    obj.must_show, obj.shown = False, None if obj.is_gone else obj.version
+    is_own, obj.must_show = obj.stream.owns(obj), False
+    if is_own:
+        obj.shown = None if obj.is_gone else obj.version
     event_type, raw = obj.event_type, clone(ctx.workers.bodies.load(obj) or {})
     event: RawEvent = {"type": event_type, "object": raw}
     described = ctx.describe(obj, Body(raw), LocalObjectLogger)
     cause = EventCause(**described, type=event_type, event=event)
-    is_own = obj.stream.owns(obj)
     handlers = [
         handler
         for handler in deduplicated(ctx.handlers.events)
