@@ -306,7 +306,7 @@ def test_replicas_that_divide_the_objects_get_rights_to_a_lease_each(make: Maker
     assert made.find("Deployment")["spec"]["replicas"] == 4
     assert made.find("Deployment")["spec"]["strategy"]["type"] == "RollingUpdate"
     assert "--shards=my-operator" in made.container["args"]
-    assert "use the strategy Recreate" in made.text
+    assert "--lease and --shards, use Recreate" in made.text
     named, others = [one for one in made.find("Role")["rules"] if one["resources"] == ["leases"]]
     slots = [f"my-operator-member-{number:02}" for number in range(10)]
     assert named["resourceNames"] == ["my-operator", "my-operator-shards", *slots]

@@ -174,8 +174,8 @@ class _RememberingCommand(SectionCommand):
 @_output(
     "--helm", "chart", metavar="FOLDER", type=click.Path(file_okay=False, path_type=Path),
     help="Write a Helm chart into this folder instead of printing; its values are the name, the "
-    "image, the replicas, the resources and, without --operator-namespace and --namespace, the "
-    "namespace.",
+    "image, the replicas, the resources, with --sharded the image of a canary and, without "
+    "--operator-namespace and --namespace, the namespace.",
 )  # fmt: skip
 @click.make_pass_decorator(CLIControls, ensure=True)
 @click.pass_context

@@ -251,7 +251,7 @@ spec:
     def _build_strategy(self) -> str:
         if self.is_sharded:
             return (
-                "# For a change between --lease and --shards, use the strategy Recreate.\n"
+                "# For a change between --lease and --shards, use Recreate (page Shards).\n"
                 "type: RollingUpdate\nrollingUpdate: {maxUnavailable: 0, maxSurge: 1}"
             )
         if self.is_shared:
