@@ -255,6 +255,7 @@ class Elector:
         try:
             await self._enforce_times(lease)
         except asyncio.CancelledError:
+            sharing.cancel()
             await self._hand_over(lease, renewing)
             raise
         finally:
@@ -352,6 +353,8 @@ class Elector:
             return
         self._fence.ends_at = 0.0
         try:
+            if (shared := self.shared) is not None:
+                await shared.withdraw()
             if await lease.release():
                 logger.info("Released the lease %s.", lease)
         except APIError as exc:

@@ -157,7 +157,7 @@ class ObservedLease:
         """
         if self.record.holder and not self.is_own and not self.wait:
             raw = release(self.raw or self._build_again(), dt.datetime.now(dt.UTC))
-            if (stored := await self._access.write(raw)) is not None:
+            if (stored := await self._access.write(self._mark(raw))) is not None:
                 self.observe(stored)
             else:
                 await self.refresh()
@@ -167,10 +167,14 @@ class ObservedLease:
         spec = {"holderIdentity": self.record.holder, "acquireTime": self.record.acquired_at}
         return {"metadata": {"name": self._access.name}, "spec": spec}
 
-    async def _write(self, raw: dict[str, Any]) -> bool:
-        sent_at, meta = self._fence.clock(), raw["metadata"]
+    def _mark(self, raw: dict[str, Any]) -> dict[str, Any]:
+        meta = raw["metadata"]
         marks = {key: {**(meta.get(key) or {}), **added} for key, added in self.marks.items()}
-        stored = await self._access.write({**raw, "metadata": {**meta, **marks}})
+        return {**raw, "metadata": {**meta, **marks}}
+
+    async def _write(self, raw: dict[str, Any]) -> bool:
+        sent_at = self._fence.clock()
+        stored = await self._access.write(self._mark(raw))
         if stored is None:
             return False
         self.observe(stored)

@@ -21,6 +21,7 @@ Caveats:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 from collections import Counter
@@ -57,7 +58,8 @@ _SETTLING: Final = 2.5  # retry periods without a change of replicas; then shard
 _RESTING: Final = 4  # lease durations; a shard that did not become idle is tried again after that
 _LONGEST: Final = 60.0  # seconds between two looks
 _POLLING: Final = 0.1  # seconds; while shards are being left
-_FINE: Final = frozenset({"success", "denied", "ignored", "cancelled"})
+_JUDGED: Final = frozenset({"change", "reconcile", "timer", "daemon"})
+_FINE: Final = frozenset({"success", "ignored", "cancelled"})
 _CALLS: Final = 20  # of handlers, at least, until a canary is judged
 
 
@@ -111,6 +113,7 @@ class Members:
         self._moments: dict[int, float] = {}  # when shards were left, or have refused to move
         self._gift_at = 0.0  # when shards are given up next: the new owner lists for each gift
         self._canary = operator.settings.leadership.canary_shards
+        self._judged = 0, 0  # the calls until the last judgement, and those that had failed
         self._verdict = ""  # why the canary has given up its shards
         self._once = Once()
         self.map = ShardMap()
@@ -202,6 +205,7 @@ class Members:
     def _get_slot(self, name: str) -> ObservedLease:
         if name not in self._slots:
             self._slots[name] = self._open(name)
+            self._slots[name].marks = {"labels": {LABEL: self._label}}
         return self._slots[name]
 
     def _is_over(self, term: Term) -> bool:
@@ -243,7 +247,7 @@ class Members:
                 return self._own
             await self._own.release()
         self._own = None
-        self._ownership.follow(frozenset())
+        self._follow(frozenset())
         await self._refresh_map()
         if self._map_raw is None:
             labels = {LABEL: self._label}
@@ -258,7 +262,7 @@ class Members:
             slot = self._get_slot(name := f"{self._prefix}{number:02}")
             if slot.wait or (slot.raw is None and name in named):
                 continue
-            slot.marks = {"labels": {LABEL: self._label}, "annotations": self._build_notes()}
+            slot.marks = {**slot.marks, "annotations": self._build_notes()}
             if await slot.hold():
                 self._own = slot
                 return slot
@@ -356,13 +360,17 @@ class Members:
         if not claimed <= self._ownership.owned and await self._has_leader():
             await self._write(self.map.give(claimed - self._ownership.owned, self._term))
             return
-        before = self._ownership.owned
-        self._ownership.follow(claimed)
-        self.moves["gained"] += len(claimed - before)
-        self.moves["given"] += len(before - claimed)
-        if claimed != before:
+        if self._follow(claimed):
             self._on_change()
             logger.info("This replica owns %s.", self.describe().removeprefix("owning "))
+
+    def _follow(self, shards: frozenset[int]) -> bool:
+        """Own these shards, and no others; return whether these are others than before."""
+        before = self._ownership.owned
+        self._ownership.follow(shards)
+        self.moves["gained"] += len(shards - before)
+        self.moves["given"] += len(before - shards)
+        return shards != before
 
     async def _has_leader(self) -> bool:
         """Return whether replicas of the same operator elect a leader, and there is one."""
@@ -403,6 +411,15 @@ class Members:
             self._moments |= dict.fromkeys(late, now + _RESTING * patience)
             text = "The shards %s stay with this replica: their handlers have not ended in %g s."
             logger.info(text, format_shards(late), patience)
+
+    async def withdraw(self) -> None:
+        """Give up all shards, as this replica stops; its work has ended.
+
+        If that cannot be written, the shards are free when its Lease is.
+        """
+        if own := self.map.get(self._term):
+            with contextlib.suppress(APIError):
+                await self._write(self.map.give(own, self._term))
 
     async def _write(self, content: ShardMap) -> bool:
         """Write who owns which shards; return False if somebody else has been faster."""
@@ -449,20 +466,30 @@ class Members:
         return ""
 
     def _judge_canary(self) -> None:
-        """Give up the shards of a canary if too many of its calls fail."""
-        counters, own = self._operator.counters, self._own
-        outcomes = counters.count_outcomes()
-        calls = sum(outcomes.values())
-        failed = calls - sum(n for (_, _, how), n in outcomes.items() if how in _FINE)
+        """Give up the shards of a canary if too many of its calls fail, of the newest ones."""
+        own, (calls, failed) = self._own, self._count_calls()
+        new, bad = calls - self._judged[0], failed - self._judged[1]
+        if not self._canary or own is None or new < _CALLS:
+            return
+        self._judged = calls, failed
         limit = self._operator.settings.leadership.canary_failures
-        if not self._canary or own is None or calls < _CALLS or failed / calls <= limit:
+        if bad / new <= limit:
             return
         self._canary = 0
         own.marks = {**own.marks, "annotations": self._build_notes()}
         self._settled_at = 0.0  # it does not wait for others
-        text = f"{failed} of {calls} calls of handlers have failed, the limit is {limit:.0%}"
+        text = f"{bad} of its last {new} calls of handlers have failed, the limit is {limit:.0%}"
         self._verdict = f"the canary has given up its shards: {text}"
         logger.error("The canary gives up its shards: %s.", text)
+
+    def _count_calls(self) -> tuple[int, int]:
+        """Return the number of calls about own objects, and how many of them have failed."""
+        calls = failed = 0
+        for (_, family, how), count in self._operator.counters.count_outcomes().items():
+            if family in _JUDGED:
+                calls += count
+                failed += count * (how not in _FINE)
+        return calls, failed
 
 
 def _read_term(slot: ObservedLease) -> Term:
