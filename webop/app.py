@@ -415,7 +415,8 @@ def _check_workers(operator: Operator) -> None:
         raise ConfigurationError(
             "This server runs the app in several worker processes, and each would handle all "
             "objects. Run one worker (uvicorn: no --workers, no WEB_CONCURRENCY) and more replicas "
-            "if needed, or set settings.leadership.lease_name, so that only one handles objects."
+            "if needed, or set settings.leadership.lease_name, so that only one handles objects; "
+            "with settings.leadership.sharded, too, they share the work."
         )
 
 
