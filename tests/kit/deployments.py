@@ -51,7 +51,7 @@ class Deployed:
 
     @property
     def container(self) -> Json:
-        (deployment,) = self.find("Deployment")
+        deployment = self.find("Deployment")[0]  # the second one is that of a canary
         container: Json = deployment["spec"]["template"]["spec"]["containers"][0]
         return container
 

@@ -313,7 +313,7 @@ class Admission:
         self.version = 0 if self.plan.shrinks else 1
         world = self._world
         for number, old in enumerate(list(world.replicas)):
-            is_beside = world.plan.mode == "lease"  # else, there is but one at a time
+            is_beside = world.plan.has_leases  # else, there is but one at a time
             if is_beside:
                 world.launch(number)
                 until = world.loop.time() + _PATIENCE

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.network import HANGING
-from tests.simulation.patience import AFTERMATH, LAG, LATENESS
+from tests.simulation.patience import AFTERMATH, LAG, LATENESS, SILENCE
+from tests.simulation.plans import Step
 from tests.simulation.replicas import (
     DIFFBASE,
     FINAL,
@@ -81,6 +82,7 @@ class CalmJudge:
         problems += self._judge.background.list_indexes(objects)
         problems += self._list_unseen_deletions() + self._list_unresumed(objects)
         problems += self._list_wrong_parts(objects)
+        problems += self._judge.leadership.shards.list_unfair()
         return problems + self._list_lost_effects(objects)
 
     def _list_wrong_parts(self, objects: Json) -> list[str]:
@@ -90,20 +92,24 @@ class CalmJudge:
             return []
         found = world.list_parts()
         problems = [f"parts: {name} is gone" for name in FOREIGN if name not in found]
-        wanted: dict[str, tuple[int, str]] = {}
+        wanted: dict[str, tuple[int, str, int]] = {}
+        is_mutual = any(plan.is_mutual for plan in world.handlers)
         for name, body in objects.items():
             value, uid = body["spec"].get("value", 0), body["metadata"]["uid"]
             if not any(
                 p.kind == "reconcile" and self._judge.wants(p, body) for p in world.handlers
             ):
                 return []  # it has left the sight of the operator
-            wanted |= {part: (value, uid) for part, value in list_parts(name, value).items()}
-        present: dict[str, tuple[int, str]] = {}
+            beside = world.look_beside(name) if is_mutual else 0
+            parts = list_parts(name, value).items()
+            wanted |= {part: (value, uid, beside) for part, value in parts}
+        present: dict[str, tuple[int, str, int]] = {}
         for name, body in found.items():
             meta = body["metadata"]
             owner = (meta.get("labels") or {}).get("webop.dev/owner")
             if owner and meta.get("ownerReferences"):
-                present[name] = body["spec"].get("value"), owner
+                beside = body["spec"].get("beside", 0) if is_mutual else 0
+                present[name] = body["spec"].get("value"), owner, beside
             elif name in wanted and not (owner or meta.get("ownerReferences")):
                 return problems  # it has become somebody else's: its siblings wait for it, too
         present = {name: part for name, part in present.items() if name not in FOREIGN}
@@ -221,7 +227,7 @@ class CalmJudge:
             if call.end > last or was_away or self._judge.were_credentials_lost(call):
                 return True
         until = min((call.end or 0) + LATENESS, last)
-        return world.plan.mode == "lease" and self._can_have_lost_lease(call, until)
+        return world.plan.has_leases and self._can_have_lost_lease(call, until)
 
     def _can_have_lost_lease(self, call: Call, until: float) -> bool:
         """Tell whether a process could lose its Lease after a call, until some time."""
@@ -234,8 +240,16 @@ class CalmJudge:
                 and (step.at <= until or world.was_disturbed(end, step.at, PLURAL))
             )
             or (step.kind == "pause" and call.begin <= step.at <= end + 2 * LAG)
+            or self._has_lost_owners(step, call.begin, end)
             for step in world.plan.steps
         )
+
+    def _has_lost_owners(self, step: Step, begin: float, end: float) -> bool:
+        """Tell whether users delete the Lease with the owners of shards: all lose their shards."""
+        world = self._world
+        is_deletion = step.kind in {"unlock", "lease deleted"} and world.plan.mode == "shards"
+        is_deaf = is_deletion and world.was_disturbed(step.at - SILENCE, end, "watches")
+        return is_deletion and begin - (SILENCE if is_deaf else LAG) <= step.at <= end + 2 * LAG
 
     def _list_missed(self, name: str, body: Json) -> list[str]:
         """Handlers of updates and fields see the last state, if it is another than at first (D-67).

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from tests.simulation.fate import NAMES, draw_fate
+from tests.simulation.fate import NAMES, draw_fate, draw_move
 from tests.simulation.plans import (
     SPOILING,
     AdmissionPlan,
@@ -21,6 +21,7 @@ from tests.simulation.themes import BACKGROUND_KINDS, DRAWN, STATE_KINDS, THEMES
 from webop.testing.simulation.network import Fault
 
 _STACKED = ("create", "update", "resume")
+_FAULTS = {"fault", "kill", "pause", "unlock", "lease deleted"}
 
 
 def draw_plan(seed: int, theme_name: str | None = None) -> Plan:
@@ -56,6 +57,7 @@ def draw_plan(seed: int, theme_name: str | None = None) -> Plan:
         plan = _vary(plan, vary)
     if theme.has_selector:
         plan = _add_selector(plan)
+    plan = _add_shards(plan, length)
     has_webhooks = theme.has_webhooks and mode != "peering"
     return _add_admission(plan, length) if has_webhooks else plan
 
@@ -152,7 +154,7 @@ def _add_admission(plan: Plan, length: float) -> Plan:
     # What replaces replicas before the next ones are ready is no rollout.
     steps = [step for step in plan.steps if step.kind != "upgrade"]
     if rng.random() < 0.5:
-        steps = [step for step in steps if step.kind not in {"fault", "kill", "pause", "unlock"}]
+        steps = [step for step in steps if step.kind not in _FAULTS]
     for _ in range(rng.choice((0, 0, 1, 2))):
         steps.append(Step(rng.uniform(0, length), "stop", rng.randrange(plan.replicas), 1.0))
     steps += [Step(rng.uniform(0, length), "rotate") for _ in range(rng.choice((0, 0, 1, 2)))]
@@ -252,6 +254,46 @@ def _add_reconciler(plan: Plan, length: float) -> Plan:
     upgraded = (*plan.upgraded, keeper) if plan.upgraded else ()
     return dataclasses.replace(
         plan, handlers=(*plan.handlers, keeper), steps=_sort(steps), upgraded=upgraded
+    )
+
+
+def _add_shards(plan: Plan, length: float) -> Plan:
+    """Let the replicas of some operators share the work: they come, go, stall, and are cut off."""
+    rng = random.Random(f"shards {plan.seed}")
+    is_chosen = plan.mode == "lease" and plan.replicas > 1 and rng.random() < 0.5
+    if plan.mode != "shards" and not is_chosen:
+        return plan
+    replicas = max(plan.replicas, rng.randint(2, 4))
+    steps = list(plan.steps)
+    for number in rng.sample(range(replicas), rng.choice((0, 0, 1, 1, 2)) % replicas):
+        steps.append(Step(rng.uniform(0, 0.5), "stop", number, rng.uniform(3, length)))  # it is late
+    for _ in range(rng.choice((0, 1, 2, 4))):
+        steps += draw_move(rng, rng.uniform(0, length + 10.0), rng.randrange(replicas))
+    if rng.random() < 0.4:
+        steps.append(Step(rng.uniform(0, length), "crowd", rng.choice((10, 25))))
+    shared: dict[str, Any] = {}
+    if rng.random() < 0.25:
+        shared = rng.choice(({"shard_by": "namespace"}, {"unsharded": [PLURAL]}))
+    settings = {**plan.settings, "leadership": shared} if shared else plan.settings
+    is_mutual = rng.random() < 0.5
+    handlers, upgraded = (
+        tuple(
+            dataclasses.replace(handler, is_mutual=is_mutual and handler.kind == "reconcile")
+            for handler in version
+        )
+        for version in (plan.handlers, plan.upgraded)
+    )
+    some = (rng.randrange(replicas),)
+    return dataclasses.replace(
+        plan,
+        mode="shards",
+        replicas=replicas,
+        handlers=handlers,
+        upgraded=upgraded,
+        steps=_sort(steps),
+        settings=settings,
+        leaders=some if rng.random() < 0.2 else (),
+        canaries=some if rng.random() < 0.15 else (),
     )
 
 

@@ -125,6 +125,27 @@ def _draw_policy(rng: random.Random, _: float, __: float, ___: int) -> Iterator[
     )
 
 
+def draw_move(rng: random.Random, at: float, replica: int) -> Iterator[Step]:
+    """Something goes wrong with one of the replicas that share the work, or with their Leases."""
+    seconds = rng.choice((0.5, 3.0, 14.0, rng.uniform(5, 40)))
+    kind = rng.choice(("stop", "kill", "pause", "parted", "parted", "lease", "lease", "late", "deaf"))
+    if kind in {"stop", "kill", "pause"}:
+        yield Step(at, kind, replica, seconds)
+    elif kind == "parted":
+        fault = Fault(rng.choice(("refused", "silent", "hung", "lost")), (replica,))
+        yield Step(at, "fault", None, 0.0, Fault("cut", (replica,)))
+        yield Step(at, "fault", None, seconds, fault)
+    elif kind == "lease":
+        members = (f"member-{number:02}" for number in range(4))
+        yield Step(at, "lease deleted", rng.choice(("shards", "shards", *members)))
+    elif kind == "late":
+        how, who = rng.choice(("late", "slow", "lost")), rng.choice(((), (replica,)))
+        fault = Fault(how, who, ("PUT", "POST"), "leases", rng.choice((0.3, 1.0)), seconds=8.0)
+        yield Step(at, "fault", None, seconds, fault)
+    else:
+        yield Step(at, "fault", None, 0.0, Fault("mute", (replica,), path="leases"))
+
+
 _SERIES = {
     "outage": _draw_outage,
     "lockout": _draw_lockout,

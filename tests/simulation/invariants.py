@@ -151,11 +151,11 @@ class Judge:
         is_first = (identity, path) not in self._last_writes
         self._last_writes.add((identity, path))
         now, mode = self.world.loop.time(), self.world.plan.mode
-        has_lost = mode == "lease" and (
+        has_lost = self.world.plan.has_leases and (
             self.leadership.holder != identity or self.world.was_disturbed(now, now, "leases")
         )
         return is_first and (
-            mode == "peering"
+            mode in {"peering", "shards"}
             or has_lost
             or any(p.identity == identity and p.is_stopping for p in self.world.processes)
         )
@@ -244,7 +244,8 @@ class Judge:
             return
         # One process is excused only if it can have lost its right to act.
         is_same, mode = last.process is call.process, self.world.plan.mode
-        path = "leases" if is_same and mode == "lease" else ""
+        has_leases = self.world.plan.has_leases
+        path = "leases" if is_same and has_leases else ""
         is_disturbed = self.world.was_disturbed(last.begin - RECOVERY, call.begin, path)
         if not is_same and mode != "peering":
             is_beside = last.process.ended_at is None and (
@@ -254,7 +255,7 @@ class Judge:
         # Peers whose watches are mute act beside each other.
         is_disturbed |= not is_same and mode == "peering" and self._is_deaf(last, call)
         # So do leaders beside each other.
-        knows_other = mode != "lease" or is_same or self.leadership.is_exclusive
+        knows_other = not has_leases or is_same or self.leadership.is_exclusive
         is_disturbed |= not knows_other
         # A pause forgets records that are denied.
         is_disturbed |= is_same and self.calm.can_be_denied(last.begin)

@@ -6,7 +6,8 @@ import math
 from typing import TYPE_CHECKING
 
 from tests.simulation.patience import AFTERMATH, LAG, NOTICE, RECOVERY, SILENCE
-from tests.simulation.replicas import Call, ReplicaProcess
+from tests.simulation.replicas import LEASE, NAMESPACE, Call, ReplicaProcess
+from tests.simulation.shard_rules import ShardJudge
 
 if TYPE_CHECKING:
     from tests.simulation.invariants import Judge
@@ -23,18 +24,24 @@ class LeadershipJudge:
     def __init__(self, world: World, judge: Judge) -> None:
         self._world = world
         self._judge = judge
-        self._renewed: tuple[float, str | None] = 0.0, None
+        self.shards = ShardJudge(world, judge)
+        self._renewed: dict[str, tuple[float, str | None]] = {}  # by Lease
         self._peer_records: dict[str, float] = {}  # since when they are in the peering object
         self._members: set[str] = set()  # all that ever had a record there
         self._absent_until = 0.0  # the peering object; infinite while it does not exist
 
     @property
     def holder(self) -> str | None:
-        return self._renewed[1]
+        """The leader; with shards, the owner of the first one."""
+        leader = self._renewed.get(f"{NAMESPACE}/{LEASE}", (0.0, None))[1]
+        return leader or self.shards.find_owner(0)
 
-    def judge_step(self, process: ReplicaProcess, what: object) -> None:
-        """No handler takes a step when another replica holds the Lease."""
-        if self.is_exclusive and self.holder not in {process.identity, None, ""}:
+    def judge_step(self, process: ReplicaProcess, what: Call | tuple[str, str]) -> None:
+        """No handler takes a step when another replica holds the Lease, or owns the shard."""
+        if self._world.plan.mode == "shards":
+            if self.is_exclusive:
+                self.shards.judge_step(process, what)
+        elif self.is_exclusive and self.holder not in {process.identity, None, ""}:
             self._judge.complain(f"overlap: {what} of {process} goes on, but {self.holder} leads")
 
     def judge_peers(self, call: Call) -> None:
@@ -86,8 +93,8 @@ class LeadershipJudge:
     def is_exclusive(self) -> bool:
         """Whether replicas know of each other by the Lease: not deleted before all have read it."""
         deleted_at = self._world.unlocked_at
-        if self._world.plan.mode != "lease" or deleted_at is None:
-            return self._world.plan.mode == "lease"
+        if not self._world.plan.has_leases or deleted_at is None:
+            return self._world.plan.has_leases
         if self._world.loop.time() - deleted_at > AFTERMATH:
             return True
         was_disturbed = self._world.was_disturbed
@@ -102,7 +109,9 @@ class LeadershipJudge:
         """A holder renews in time, whatever its objects do to it."""
         now = self._world.loop.time()
         holder = (change.new or {}).get("spec", {}).get("holderIdentity")
-        since, self._renewed = self._renewed, (now, holder)
+        since = self._renewed.get(change.key, (0.0, None))
+        self._renewed[change.key] = now, holder
+        self.shards.note_lease(change)
         is_disturbed = self._world.was_disturbed(since[0] - RECOVERY, now, "leases")
         if holder and since[1] == holder and now - since[0] > _RENEWAL and not is_disturbed:
             self._judge.complain(

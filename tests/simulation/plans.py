@@ -13,13 +13,14 @@ from typing import Any
 
 from webop.testing.simulation.network import Fault
 
-MODES = {"alone", "lease", "peering"}
+MODES = {"alone", "lease", "peering", "shards"}
 USES = {"create", "update", "label", "toggle", "annotate", "meddle", "delete", "replace"}
 USES |= {"guard", "unguard"}
 SPOILING = {"part deleted", "part edited", "part orphaned"}
 USES |= SPOILING
 STRIKES = {"kill", "stop", "pause", "skew"}
 CHANGES = {"compact", "define", "alter", "regroup", "unlock", "lag", "crowd", "fault", "policy"}
+CHANGES |= {"lease deleted"}
 STEPS = USES | STRIKES | CHANGES | {"upgrade", "peer", "lost peer", "rollout", "rotate"}
 
 
@@ -56,6 +57,7 @@ class HandlerPlan:
         retries: how many attempts it has; None for no limit.
         timeout: for how many seconds it is attempted; None for no limit.
         errors: what is made of its errors: "ignored", "permanent"; retries if empty.
+        is_mutual: whether the parts of a reconciler depend on another object, which it watches.
     """
 
     id: str
@@ -76,6 +78,7 @@ class HandlerPlan:
     retries: int | None = None
     timeout: float | None = None
     errors: str = ""
+    is_mutual: bool = False
 
     @property
     def may_give_up(self) -> bool:
@@ -139,7 +142,7 @@ class Plan:
 
     Attributes:
         seed: for what is drawn while it happens: delays, and who is hit by a fault.
-        mode: who acts among the replicas: "alone", "lease", "peering".
+        mode: who acts among the replicas: "alone", "lease", "peering", "shards".
         replicas: their number.
         handlers: what the operator does.
         steps: what happens, by time.
@@ -150,6 +153,8 @@ class Plan:
         discovery_lag: in seconds.
         admission: its webhooks; None for none.
         upgraded: the handlers after the step "upgrade"; the same as before if there are none.
+        leaders: with shards, the numbers of the replicas that elect a leader nevertheless.
+        canaries: with shards, the numbers of the replicas that are canaries.
     """
 
     seed: int
@@ -164,6 +169,13 @@ class Plan:
     discovery_lag: float = 0.0
     admission: AdmissionPlan | None = None
     upgraded: tuple[HandlerPlan, ...] = ()
+    leaders: tuple[int, ...] = ()
+    canaries: tuple[int, ...] = ()
+
+    @property
+    def has_leases(self) -> bool:
+        """Whether replicas act by Leases: one of them, or each on its shards."""
+        return self.mode in {"lease", "shards"}
 
     @property
     def calm_at(self) -> float:
@@ -227,6 +239,7 @@ def load(data: dict[str, Any]) -> Plan:
     if data.get("mode", "alone") not in MODES:
         raise TypeError(f"there is no mode {data['mode']}")
     made = {"handlers": handlers, "steps": tuple(steps), "admission": admission}
+    made |= {name: tuple(data.get(name, ())) for name in ("leaders", "canaries")}
     return Plan(**{**data, **made, "upgraded": upgraded})
 
 

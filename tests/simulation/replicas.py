@@ -34,6 +34,10 @@ PARTS = "parts"
 FOREIGN = ("foreign", "of-another")  # parts that are not the operator's
 GROUP = "sim.webop.dev"
 NAMESPACE = "default"
+LEASE = "operator"
+CANARIES = 5  # shards that all canaries own together
+BESIDE = {"one": "two", "two": "three", "three": "one"}
+"""On which other object the parts of an object depend."""
 LABEL = "chosen"
 CATEGORY = "sims"
 NOTE = "note"  # an annotation
@@ -166,6 +170,16 @@ class ReplicaProcess(Process):
         return not self.is_dead and not self.task.done()
 
     @property
+    def is_sharer(self) -> bool:
+        """Whether it shares the work with others, instead of being elected."""
+        plan = self._world.plan
+        return plan.mode == "shards" and self.number not in plan.leaders
+
+    @property
+    def is_canary(self) -> bool:
+        return self.number in self._world.plan.canaries
+
+    @property
     def indexing(self) -> float:
         """The seconds that one call of each indexer takes together."""
         return sum(plan.seconds for plan in self.handlers if plan.kind == "index")
@@ -173,8 +187,12 @@ class ReplicaProcess(Process):
     def judge_daemon(self, plan: HandlerPlan, uid: str) -> None:
         self._world.judge.background.judge_daemon(self, plan, uid)
 
-    def judge_step(self, what: object) -> None:
+    def judge_step(self, what: tuple[str, str]) -> None:
         self._world.judge.leadership.judge_step(self, what)
+
+    def look_beside(self, name: str) -> int:
+        """Return the value of the object that the parts of an object depend on."""
+        return self._world.look_beside(name)
 
     def _build(self) -> None:
         plan = self._world.plan
@@ -211,9 +229,11 @@ class ReplicaProcess(Process):
         settings.peering.standalone = plan.mode != "peering"
         settings.peering.mandatory = plan.mode == "peering"
         settings.peering.priority = self.number
-        if plan.mode == "lease":
-            settings.leadership.lease_name = "operator"
+        if plan.has_leases:
+            settings.leadership.lease_name = LEASE
             settings.leadership.lease_namespace = NAMESPACE
+            settings.leadership.sharded = self.is_sharer
+            settings.leadership.canary_shards = CANARIES if self.is_canary else None
         for section, values in plan.settings.items():
             for name, value in values.items():
                 setattr(getattr(settings, section), name, value)
@@ -370,7 +390,12 @@ def _declare(registry: webop.OperatorRegistry, plan: HandlerPlan, fn: Any) -> No
         "daemon": webop.daemon,
         "timer": webop.timer,
         "absent": webop.on.event,
-        "reconcile": partial(webop.reconcile, owns=[PARTS], backoff=1.0),
+        "reconcile": partial(
+            webop.reconcile,
+            owns=[PARTS],
+            watches={PLURAL: _name_dependents} if plan.is_mutual else {},
+            backoff=1.0,
+        ),
     }.get(plan.kind) or getattr(webop.on, plan.kind)
     if plan.is_general:
         decorate(category=CATEGORY, **options)(fn)
@@ -433,6 +458,10 @@ def list_parts(name: str, value: int) -> dict[str, int]:
     return {f"{name}-{suffix}": value for suffix in ("ab" if value % 2 else "a")}
 
 
+def _name_dependents(name: str, **_: Any) -> list[str]:
+    return [other for other, beside in BESIDE.items() if beside == name]
+
+
 async def _keep_parts(
     process: ReplicaProcess, param: HandlerPlan, children: webop.Children, **kwargs: Any
 ) -> None:
@@ -441,9 +470,10 @@ async def _keep_parts(
         if param.seconds:
             await asyncio.sleep(param.seconds)
         wanted = list_parts(kwargs["name"], kwargs["spec"].get("value", 0))
+        more = {"beside": process.look_beside(kwargs["name"])} if param.is_mutual else {}
         for name, value in wanted.items():
             head = {"apiVersion": f"{GROUP}/v1", "kind": "Part", "metadata": {"name": name}}
-            await children.apply({**head, "spec": {"value": value}})
+            await children.apply({**head, "spec": {"value": value, **more}})
         await children.prune()
         doing.decide()
 

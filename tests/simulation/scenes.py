@@ -26,6 +26,8 @@ from tests.simulation.virtual import VirtualThreads
 from tests.simulation.world import OBJECTS, World
 from webop import Patch
 from webop.client.http.transport import Request as TransportRequest
+from webop.context.ownership import Ownership
+from webop.context.pausing import Pausing
 from webop.testing.apiserver import Json, Request
 from webop.testing.simulation.network import Fault
 from webop.testing.simulation.virtual_loop import VirtualLoop
@@ -48,7 +50,7 @@ class Idle:
         self.ending = asyncio.get_running_loop().create_future()
         self.is_stubborn = False
         self.obstacles: list[str] = []
-        self.context = SimpleNamespace(indices={})
+        self.context = SimpleNamespace(indices={}, pausing=Pausing(), ownership=Ownership())
         self.webhooks = SimpleNamespace(manager=SimpleNamespace(is_applied=asyncio.Event()))
 
     def list_obstacles(self) -> list[str]:

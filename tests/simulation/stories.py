@@ -6,6 +6,7 @@ import asyncio
 import datetime as dt
 import itertools
 import json
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -23,7 +24,9 @@ from tests.simulation.replicas import (
 from tests.simulation.scenes import QUIET, Replica, Scene, get_uid
 from tests.simulation.virtual import EPOCH
 from tests.simulation.world import OBJECTS, PARTS_PATH
+from webop.aio.work_deadline import Fence
 from webop.handlers.stopping import AsyncDaemonStopped, Stopper
+from webop.objects.shards import SHARDS, find_shard, parse_shards
 from webop.testing.apiserver import Json
 from webop.testing.simulation.network import Fault
 
@@ -188,6 +191,31 @@ async def act_after_takeover(
         one.judge_step("daemon0")
     else:
         scene.end(call or scene.begin(one, handler), outcome)
+
+
+async def share(
+    scene: Scene, *, owned: str = "32-63", believed: str = "", is_stranger: bool = False
+) -> None:
+    """Let two replicas own shards, the first one half of them; it can call for another one's."""
+    processes = scene.add_replica(0), scene.add_replica(1)
+    claims = {"holder": "", "since": "now", "slot": ""}
+    owners = []
+    for process, shards in zip(processes, ("0-31", owned), strict=True):
+        context, slot = process.operator.context, f"operator-member-0{process.number}"
+        context.pausing.fence = Fence(scene.loop.time)
+        context.pausing.fence.ends_at = math.inf
+        context.ownership.is_divided = True
+        context.ownership.owned = parse_shards(believed if process.number and believed else shards)
+        owners.append({**claims, "holder": process.identity, "slot": slot, "shards": shards})
+        spec = {"holderIdentity": process.identity, "acquireTime": "now"}
+        body = {"kind": "Lease", "metadata": {"name": slot}, "spec": spec}
+        scene.write(process, "POST", LEASES, {"apiVersion": "coordination.k8s.io/v1", **body})
+    notes = {"webop.dev/shards": json.dumps(owners)}
+    body = {"kind": "Lease", "metadata": {"name": "operator-shards", "annotations": notes}}
+    scene.write(processes[0], "POST", LEASES, {"apiVersion": "coordination.k8s.io/v1", **body})
+    if is_stranger:
+        uid = next(uid for uid in map(str, range(SHARDS)) if find_shard(uid) in parse_shards(owned))
+        scene.end(scene.begin(processes[0], uid=uid))
 
 
 async def begin_beside_rival(scene: Scene, *, what: str = "call", is_daemon: bool = False) -> None:

@@ -50,6 +50,7 @@ from tests.simulation.stories import (
     resume_nothing,
     resume_younger,
     run_daemons,
+    share,
     start_tasks,
     stop_in_vain,
     update_object,
@@ -73,6 +74,7 @@ EVENTS: Json = {"handlers": make("event0")}
 MARKED_EVENT: Json = {"handlers": (*make("create0"), *make("event0", effect="status"))}
 MARKED_EVENTS: Json = {"handlers": make("event0", "event1", effect="status")}
 LEASE: Json = {**ALONE, "mode": "lease"}
+SHARDS: Json = {**ALONE, "mode": "shards"}
 PEERING: Json = {**ALONE, "mode": "peering"}
 ROUGH = disturb("slow")
 ROUGH_OBJECTS = disturb("slow", path=PLURAL)
@@ -133,6 +135,11 @@ CALLS = (
     tell("overlap", "a daemon after a takeover", act_after_takeover, what="daemon", plan=LEASE),
     tell("overlap", "after a Lease was deleted, and taken", act_after_takeover,
          plan={**LEASE, **UNLOCKED}),
+    tell("overlap", "for an object of another one's shard", share, is_stranger=True, plan=SHARDS),
+    tell("shards", "two act on one", share, believed="31-63", plan=SHARDS),
+    tell("shards", "one does not act on its own", share, believed="32-62", plan=SHARDS),
+    tell("shards", "nobody owns one", share, owned="32-62", plan=SHARDS),
+    tell("shards", "one has too few", share, owned="32-60", plan=SHARDS),
     tell("overlap", "beside a rival's call", begin_beside_rival, plan=PEERING),
     tell("overlap", "beside a rival's daemon", begin_beside_rival, what="daemon", plan=PEERING),
     tell("overlap", "beside a rival's record", begin_beside_rival, what="record", plan=PEERING),

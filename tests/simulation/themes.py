@@ -160,6 +160,12 @@ THEMES = {
         effects=("status", "label", "fn", "result"),
         has_webhooks=False,
     ),
+    "shards": Theme(
+        fate=("fault", "stop", "kill", "pause", "watches", "lag", "unlock", "takeover", "freeze"),
+        modes=("shards",),
+        least_replicas=2,
+        has_webhooks=False,
+    ),
     "selectors": Theme(
         fate=("fault", "stop", "kill", "pause", "outage", "watches", "compact", "lag"),
         user=("label", "label", "delete", "replace", "update"),
@@ -169,5 +175,5 @@ THEMES = {
     ),
 }
 
-DRAWN = tuple(name for name in THEMES if name != "selectors")
+DRAWN = tuple(name for name in THEMES if name not in {"selectors", "shards"})
 """The themes of histories without a given one: a further one would change all of these."""

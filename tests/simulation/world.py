@@ -33,11 +33,13 @@ from tests.simulation.patience import LATENESS, SETTLING
 from tests.simulation.peers import Peers
 from tests.simulation.plans import SPOILING, USES, HandlerPlan, Plan, Step
 from tests.simulation.replicas import (
+    BESIDE,
     CATEGORY,
     FOREIGN,
     GROUP,
     GUARD,
     LABEL,
+    LEASE,
     NAMESPACE,
     NOTE,
     PARTS,
@@ -68,6 +70,7 @@ _BUSINESS_OF_CROWDS = 60.0  # the same, and a crowd is indexed before
 _COLLECTION = 20  # histories between collections of garbage, which are expensive
 _LEASE_GRACE = 0.05  # seconds; as webop's own thread has it
 _LEASE_NAP = 0.5  # seconds between two looks without a lease
+_LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
 _PEERINGS = f"/apis/kopf.dev/v1/namespaces/{NAMESPACE}/kopfpeerings"
 _DISTURBING = {
     "fault",
@@ -78,6 +81,7 @@ _DISTURBING = {
     "alter",
     "regroup",
     "unlock",
+    "lease deleted",
     "rollout",
     "upgrade",
 }
@@ -333,6 +337,8 @@ class World:
         elif step.kind == "crowd":
             for number in range(int(step.target)):
                 self._act_as_user(Step(step.at, "create", f"crowd-{number}"))
+        elif step.kind == "lease deleted":
+            self.ask("DELETE", f"{_LEASES}/{LEASE}-{step.target}")
         elif step.kind == "lag":
             self.cluster.set_lag(5)
             now, (begin, end) = self.loop.time(), self.lagging
@@ -434,6 +440,12 @@ class World:
         items = self.ask("GET", PARTS_PATH).body.get("items", ())
         return {item["metadata"]["name"]: item for item in items}
 
+    def look_beside(self, name: str) -> int:
+        """Return the value of the object that the parts of an object depend on; 0 for none."""
+        beside = self.list_objects().get(BESIDE.get(name, ""), {})
+        value: int = beside.get("spec", {}).get("value", 0)
+        return value
+
     def _upgrade(self, step: Step) -> None:
         """Replace one replica after another by one of the next version."""
         self._is_upgraded = True
@@ -519,8 +531,8 @@ class World:
     def _unlock(self) -> None:
         """Delete what replicas or operators coordinate themselves by; somebody puts it back."""
         self.unlocked_at = self.loop.time()
-        leases = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
-        self.ask("DELETE", f"{leases}/operator")
+        for lease in self.ask("GET", _LEASES).body["items"]:
+            self.ask("DELETE", f"{_LEASES}/{lease['metadata']['name']}")
         self.ask("DELETE", f"{_PEERINGS}/default")
         self.network.later(3.0, self._create_peering)
 
@@ -610,7 +622,8 @@ def _name_disturbance(step: Step) -> str:
     """Say what is disturbed: a part of paths, or nothing for everything."""
     if step.fault is not None:
         return "watches" if step.fault.kind in {"cut", "mute"} else step.fault.path
-    return {"unlock": "unlock leases", "stop": "stop"}.get(step.kind, "")
+    names = {"unlock": "unlock leases", "lease deleted": "leases", "stop": "stop"}
+    return names.get(step.kind, "")
 
 
 class SelfExit(BaseException):

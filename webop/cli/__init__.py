@@ -47,6 +47,7 @@ def _load(name: str) -> Any:
         "Operators": {
             "init": "Create an operator that runs, with its tests.",
             "run": "Run an operator.",
+            "plan": "Show what an operator would do, and do nothing.",
             "pause": "Pause operators.",
             "unpause": "End a pause.",
         },

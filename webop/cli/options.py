@@ -185,6 +185,18 @@ def choose_priority(ctx: click.Context, dev: bool, priority: P) -> P | int:
     return priority if is_stronger or not dev else DEV_PRIORITY
 
 
+def set_lease(settings: OperatorSettings, lease: str | None, shards: str | None) -> None:
+    """Set what ``--lease`` and ``--shards`` say.
+
+    Raises:
+        click.UsageError: both are given.
+    """
+    if lease and shards:
+        raise click.UsageError("--lease and --shards exclude each other: one works, or all do.")
+    settings.leadership.lease_name = lease or shards or settings.leadership.lease_name
+    settings.leadership.sharded |= bool(shards)
+
+
 def _is_on_command_line(ctx: click.Context, name: str) -> bool:
     return ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
 

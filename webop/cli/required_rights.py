@@ -24,6 +24,7 @@ from webop.admission.configurations.building import GROUP, KINDS
 from webop.aio.dedicated_threads import DedicatedThreads
 from webop.client.auth.vault import Vault
 from webop.coordination.peer_records import build_kinds
+from webop.coordination.shard_map import name_leases
 from webop.coordination.timed_requests import LEASES
 from webop.errors import ActivityError
 from webop.handlers.model import (
@@ -62,6 +63,7 @@ class Inspection:
         registry: the handlers; empty if unknown.
         resources: the known kinds.
         names: the names of the webhook configurations.
+        slots: how many replicas, at most, divide the objects by shards.
     """
 
     settings: OperatorSettings
@@ -70,6 +72,7 @@ class Inspection:
     registry: OperatorRegistry
     resources: Collection[Resource] = ()
     names: Sequence[str] = ()
+    slots: int = 2
 
     @property
     def home(self) -> str:
@@ -177,7 +180,7 @@ class Need:
     resource: str  # with the subresource, as in "pods/status"
     verbs: tuple[str, ...]
     namespaces: tuple[str, ...] = ()
-    name: str = ""  # of a single object; RBAC cannot limit "create" to a name
+    names: tuple[str, ...] = ()  # of single objects; RBAC cannot limit "create" to names
     level: Literal["failure", "warning", "note"] = "failure"  # if it is missing
     use: str = ""  # the reason, if the operator mostly works without it
     is_declared: bool = False  # in settings.networking.rights or --rbac
@@ -186,21 +189,22 @@ class Need:
         """Return the questions for the API server, as ``resourceAttributes``."""
         plural, _, part = self.resource.partition("/")
         what = {"group": self.group, "resource": plural, "subresource": part}
-        named = {verb: "" if verb == "create" else self.name for verb in self.verbs}
+        named = self.names or ("",)
         return [
-            {**what, "verb": verb, "namespace": namespace, "name": named[verb]}
+            {**what, "verb": verb, "namespace": namespace, "name": name}
             for namespace, verb in product(self.namespaces or ("",), self.verbs)
+            for name in (("",) if verb == "create" else named)
         ]
 
     def build_rules(self) -> Iterator[dict[str, list[str]]]:
-        """Yield the rules of a Role; creation cannot be limited to a name."""
-        named = [verb for verb in self.verbs if self.name and verb != "create"]
+        """Yield the rules of a Role; creation cannot be limited to names."""
+        named = [verb for verb in self.verbs if self.names and verb != "create"]
         others = [verb for verb in self.verbs if verb not in named]
         what = {"apiGroups": [self.group], "resources": [self.resource]}
         if others:
             yield {**what, "verbs": others}
         if named:
-            yield {**what, "resourceNames": [self.name], "verbs": named}
+            yield {**what, "resourceNames": [*self.names], "verbs": named}
 
 
 _weak = partial(Need, level="warning")
@@ -251,14 +255,22 @@ def _list_coordination_needs(operator: Inspection) -> Iterator[Need]:
     leadership, peering = operator.settings.leadership, operator.settings.peering
     if (name := leadership.lease_name) is not None:
         where = (leadership.lease_namespace or operator.namespace,)
-        yield Need(LEASES.group, LEASES.plural, ("get", "create", "update"), where, name)
-        use = "optional: replicas take over faster with it"
-        yield Need(LEASES.group, LEASES.plural, ("list", "watch"), where, name, "note", use)
+        need_lease = partial(Need, LEASES.group, LEASES.plural, namespaces=where)
+        if leadership.sharded:
+            names = name, *name_leases(name, operator.slots)
+            yield need_lease(("get", "update"), names=names)
+            yield need_lease(("list", "watch", "create"))
+        else:
+            yield need_lease(("get", "create", "update"), names=(name,))
+            use = "optional: replicas take over faster with it"
+            yield need_lease(("list", "watch"), names=(name,), level="note", use=use)
+            use = "needed to wait for replicas with --shards to stop"
+            yield need_lease(("get",), names=(name_leases(name, 0)[0],), level="warning", use=use)
     need = Need if peering.mandatory else _weak
     for kind in [] if peering.standalone else operator.peerings:
-        yield need(kind.group, kind.plural, ("list", "watch"), operator.namespaces, peering.name)
+        yield need(kind.group, kind.plural, ("list", "watch"), operator.namespaces, (peering.name,))
         written = f"{kind.plural}/status" if "status" in kind.subresources else kind.plural
-        yield need(kind.group, written, ("patch",), operator.namespaces, peering.name)
+        yield need(kind.group, written, ("patch",), operator.namespaces, (peering.name,))
 
 
 def _list_declared_needs(operator: Inspection) -> Iterator[Need]:
@@ -276,17 +288,35 @@ def list_needs(operator: Inspection, *, has_own_secret: bool = True) -> Iterator
     A Secret with a certificate that webop did not make only needs ``get``.
     """
     for name, kind in product(operator.names, KINDS.values()):
-        yield Need(GROUP, kind.plural, ("create", "patch"), name=name)
+        yield Need(GROUP, kind.plural, ("create", "patch"), names=(name,))
     for name in collect_versions(operator.registry.select_converters()) if operator.names else ():
         use = "needed to write where objects are converted"
-        yield Need(CRDS.group, CRDS.plural, ("get", "patch"), name=name, use=use)
+        yield Need(CRDS.group, CRDS.plural, ("get", "patch"), names=(name,), use=use)
     if (secret := operator.secret) is not None:
         verbs = ("get", "create", "update") if has_own_secret else ("get",)
-        yield Need("", "secrets", verbs, (secret[0],), secret[1])
+        yield Need("", "secrets", verbs, (secret[0],), (secret[1],))
     yield from list_object_needs(operator)
     yield from _list_child_needs(operator)
     if operator.registry.select_resource_handlers():
         yield from _list_coordination_needs(operator)
+    yield from _list_declared_needs(operator)
+
+
+def list_planning_needs(operator: Inspection) -> Iterator[Need]:
+    """Yield what ``webop plan`` needs: RBAC has no verbs for dry runs, so they are those of writes.
+
+    Events and coordination are not planned.
+    """
+    for name, kind in product(operator.names, KINDS.values()):
+        yield Need(GROUP, kind.plural, ("get",), name=name)
+    for effect in ("validating", "mutating") if operator.registry.rules else ():
+        yield Need(GROUP, f"{effect}admissionpolicies", ("list",))
+    yield Need(CRDS.group, CRDS.plural, ("get",))
+    yield Need("", "resourcequotas", ("list",), operator.namespaces)
+    if operator.namespaces:
+        yield Need("", "namespaces", ("list",))
+    yield from list_object_needs(operator)
+    yield from _list_child_needs(operator)
     yield from _list_declared_needs(operator)
 
 

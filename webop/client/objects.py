@@ -40,6 +40,7 @@ from webop.client.http.requests import (
     JSON_PATCH,
     MERGE_PATCH,
     Call,
+    Selection,
     encode_body,
     encode_yaml,
     strip_object,
@@ -269,6 +270,27 @@ class AsyncClient:
                 return await read()
             except APIGoneError:  # the pages have expired: read everything at once
                 return await read(limit="0")
+
+    async def has_uid(self, kind: Kind, uid: str, *, namespace: str | None = None) -> bool:
+        """Return whether a kind has an object with this uid.
+
+        ::
+
+            if not await client.has_uid("pods", uid, namespace="default"):
+                ...
+
+        API servers find no objects by their uids: the metadata of all objects are read, in pages.
+        """
+        resource = await self._find(kind, namespace)
+        selection = Selection(is_partial=True)
+        pages = self._requests.list_pages(
+            resource, namespace, selection, queue=self.queue, timeout=self.timeout
+        )
+        with self._noticing_absence():
+            async for page in pages:
+                if any(item["metadata"].get("uid") == uid for item in page.items):
+                    return True
+        return False
 
     @overload
     async def create(self, body: M, *, namespace: str | None = None) -> M: ...

@@ -41,6 +41,7 @@ from webop.errors import (
     ConfigurationError,
     TemporaryError,
 )
+from webop.handlers.model import ReconcileHandler
 from webop.models.fitting import dump_set
 from webop.models.model import select_kind
 from webop.objects.body import Body, OwnerReference, build_owner_reference
@@ -54,7 +55,6 @@ if TYPE_CHECKING:
     from webop.client.objects import AsyncClient
     from webop.context.operator_context import OperatorContext
     from webop.events.loggers import Logger
-    from webop.handlers.model import ReconcileHandler
 
 M = TypeVar("M", bound=pydantic.BaseModel)
 
@@ -356,7 +356,7 @@ class Children:
         elif owner == self._uid:  # the reconciler can have had another id; "" would ask for any
             is_ours = reconciler == label or not self._store.has_parent(owner, reconciler or "?")
         elif owner:  # its parent can be gone
-            is_ours = not (owners - {self._uid} or self._store.has_parent(owner))
+            is_ours = not (owners - {self._uid} or await self._has_parent(owner))
         else:
             is_ours = self._uid in owners
         if not (is_ours or (adopt and not owner)):
@@ -378,6 +378,21 @@ class Children:
                 )
             raise ChildConflictError(f"There is {place} already: it is {whose}. {advice}")
         return found if is_ours else None
+
+    async def _has_parent(self, uid: str) -> bool:
+        """Return whether an object has a reconciler, here or at another replica."""
+        if self._store.has_parent(uid) or not self._operator.ownership.is_divided:
+            return self._store.has_parent(uid)
+        handlers = self._operator.registry.select_resource_handlers()
+        parents = {one.selector for one in handlers if isinstance(one, ReconcileHandler)}
+        served = self._view.namespaces
+        kinds = {kind for one in parents if one for kind in one.select(self._view.resources)}
+        for resource in kinds:
+            places = served if resource.namespaced and served is not None else (None,)
+            for namespace in places:
+                if await self._client.has_uid(resource, uid, namespace=namespace):
+                    return True
+        return False
 
     def _name_manager(self, label: str) -> str:
         end, own = name_manager(label, self._uid), self._operator.settings.field_manager

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
@@ -15,7 +16,7 @@ from webop.settings.groups import LeadershipSettings
 
 
 class Follower(Protocol):
-    """What has objects of shards (:class:`webop.reactor.stream.Stream`)."""
+    """A part of the reactor with objects of shards (:class:`webop.reactor.stream.Stream`)."""
 
     def gain(self, shards: frozenset[int]) -> None:
         """Begin to handle the objects of these shards."""
@@ -40,12 +41,14 @@ class Ownership:
         is_divided: whether replicas divide the objects; otherwise, all belong to this one.
         owned: the shards of this replica.
         leaving: those of them that it is about to give up.
+        seconds: how long its objects have had turns, by shard.
     """
 
     def __init__(self) -> None:
         self.is_divided = False
         self.owned = frozenset[int]()
         self.leaving = frozenset[int]()
+        self.seconds: defaultdict[int, float] = defaultdict(float)
         self._has_namespaces = False
         self._undivided: tuple[Selector, ...] = ()
         self._followers: list[Follower] = []
@@ -63,9 +66,15 @@ class Ownership:
 
     def find_by(self, resource: Resource, namespace: str | None, uid: str) -> int:
         """Return the shard of an object by its names."""
-        if not self.is_divided or self._is_undivided(resource):
+        if not (divisor := self.get_divisor(resource)):
             return 0
-        return find_shard((self._is_by_namespace(resource) and namespace) or uid)
+        return find_shard((divisor == "namespace" and namespace) or uid)
+
+    def get_divisor(self, resource: Resource) -> str:
+        """Return what the shards of a kind depend on: "uid" or "namespace"; "" for shard 0."""
+        if not self.is_divided or self._is_undivided(resource):
+            return ""
+        return "namespace" if self._has_namespaces and resource.namespaced else "uid"
 
     def handles(self, shard: int) -> bool:
         """Return whether this replica handles the objects of a shard."""
@@ -73,22 +82,17 @@ class Ownership:
 
     def build_selector(self, resource: Resource) -> str:
         """Return the ``shardSelector`` of the own objects of a kind; empty for all objects."""
-        if not self.is_divided or self._is_undivided(resource):
-            return ""
-        field = "namespace" if self._is_by_namespace(resource) else "uid"
-        return build_shard_selector(field, self.owned)
+        divisor = self.get_divisor(resource)
+        return build_shard_selector(divisor, self.owned) if divisor else ""
 
     def wants(self, resource: Resource) -> bool:
-        """Return whether this replica can have objects of a kind of its own."""
+        """Return whether this replica can own objects of a kind."""
         if not self.is_divided:
             return True
         return 0 in self.owned if self._is_undivided(resource) else bool(self.owned)
 
     def _is_undivided(self, resource: Resource) -> bool:
         return any(one.check(resource) for one in self._undivided)
-
-    def _is_by_namespace(self, resource: Resource) -> bool:
-        return self._has_namespaces and bool(resource.namespaced)
 
     @contextlib.contextmanager
     def followed(self, follower: Follower) -> Iterator[None]:
@@ -116,7 +120,7 @@ class Ownership:
             follower.leave(shards)
 
     def stay(self, shards: frozenset[int]) -> None:
-        """Keep shards that were to be given up."""
+        """Keep shards that were being left."""
         self.leaving -= shards
         for follower in [*self._followers]:
             follower.stay(shards)

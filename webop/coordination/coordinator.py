@@ -12,6 +12,7 @@ import asyncio
 from webop.client.api import Client
 from webop.context.operator_context import OperatorContext
 from webop.coordination.election import Elector
+from webop.coordination.members import Members
 from webop.coordination.peering import Peering
 from webop.handlers.stopping import DAEMONS_TIMEOUT
 
@@ -59,7 +60,14 @@ class Coordinator:
     def leadership(self) -> tuple[str, bool] | None:
         """The name of the Lease, and whether this replica holds it; None if there is no Lease."""
         name = self._operator.settings.leadership.lease_name
+        if self.members is not None:
+            name = self.members.slot or name
         return None if name is None else (name, self._elector.is_leading)
+
+    @property
+    def members(self) -> Members | None:
+        """The replicas that share the shards; None if they elect a leader, or do not run yet."""
+        return self._elector.shared
 
     def list_obstacles(self) -> list[str]:
         """Return texts: what prevents the operator from acting until somebody fixes it."""

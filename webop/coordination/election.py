@@ -3,7 +3,7 @@
 Flow: :meth:`Elector.run` waits until the Lease is free, and acquires it. Then the operator acts as
 long as it renews the Lease in time. All its handlers run behind a fence
 (:mod:`webop.aio.work_deadline`). Each renewal moves the end of the fence, which comes before other
-replicas can take over. With shards, each replica has a Lease of its own, and acts on the objects of
+replicas can take over. With shards, each replica has its own Lease, and acts on the objects of
 its shards (:mod:`webop.coordination.members`).
 
 Guarantees:
@@ -101,7 +101,7 @@ class Elector:
         return self._is_leading and self._operator.ownership.handles(0)
 
     @property
-    def _shared(self) -> Members | None:
+    def shared(self) -> Members | None:
         """The replicas that share the shards; None if they elect a leader."""
         return self.members if self._settings.sharded else None
 
@@ -110,7 +110,7 @@ class Elector:
         if not self.is_enabled:
             return ""
         lease = self.lease or self._settings.lease_name
-        if (shared := self._shared) is not None:
+        if (shared := self.shared) is not None:
             return shared.describe()
         if self._is_leading:
             return f"leading by the lease {lease}"
@@ -124,6 +124,11 @@ class Elector:
         Raises:
             ConfigurationError: the settings contradict each other.
         """
+        if self._settings.canary_shards is not None and not self._settings.sharded:
+            raise ConfigurationError(
+                "settings.leadership.canary_shards (WEBOP_CANARY) needs shards: --shards NAME, or "
+                "settings.leadership.sharded."
+            )
         if not self.is_enabled:
             if self._settings.sharded:
                 raise ConfigurationError(
@@ -153,7 +158,8 @@ class Elector:
             namespace = self._find_namespace(client)
             name = self._settings.lease_name or ""
             access = LeaseAccess(client, namespace, name, self._times.request_timeout)
-            self.members = Members(self._operator, client, access, self._times, self._fence)
+            own = self._times, self._fence, lambda: self.on_change()  # noqa: PLW0108  set later
+            self.members = Members(self._operator, client, access, *own)
             await self.campaign(access, self._times)
 
     def _find_namespace(self, client: Client) -> str:
@@ -180,7 +186,7 @@ class Elector:
         watchdog = Watchdog(self._fence, self._end_overrun)
         watchdog.start()
         async with asyncio.TaskGroup() as group:
-            options, shared = self._operator.settings.watching, self._shared
+            options, shared = self._operator.settings.watching, self.shared
             observing = lease.watch(options) if shared is None else shared.watch()
             watching = group.create_task(observing, name="watch of the lease")
             try:
@@ -195,7 +201,7 @@ class Elector:
 
     async def _acquire(self, lease: ObservedLease) -> ObservedLease:
         """Wait until a Lease is free, and acquire it."""
-        shared, self._observed = self._shared, lease
+        shared, self._observed = self.shared, lease
         while True:
             pause = lease.times.period * random.uniform(1.0, _JITTER)  # noqa: S311 - no secret
             try:
@@ -206,6 +212,8 @@ class Elector:
                 self._forget_failure()
                 if held is not None:
                     return held
+                if shared is not None:
+                    self.obstacle = shared.obstacle
             except APIError as exc:
                 self._log_failure(lease, "acquired", exc)
             if shared is not None:
@@ -256,7 +264,7 @@ class Elector:
 
     async def _share(self) -> None:
         """Take and give up shards, until what this replica owns them by is gone."""
-        if (shared := self._shared) is not None:
+        if (shared := self.shared) is not None:
             self._lost = await shared.run()
             self._renewed.set()
 

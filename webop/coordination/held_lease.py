@@ -146,6 +146,7 @@ class ObservedLease:
             if await self._access.write(release(raw, dt.datetime.now(dt.UTC))) is not None:
                 return True
             await self.refresh()
+        self.claimed = None  # if somebody has deleted it, it counts for its time, as for others
         return False
 
     async def expire(self) -> None:

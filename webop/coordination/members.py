@@ -24,6 +24,7 @@ import asyncio
 import logging
 import math
 from collections import Counter
+from collections.abc import Callable
 from contextlib import aclosing
 from typing import Any, Final
 
@@ -37,16 +38,21 @@ from webop.context.child_store import build_label
 from webop.context.operator_context import OperatorContext
 from webop.coordination.held_lease import ObservedLease
 from webop.coordination.lease_content import LeaseTimes, is_newer
-from webop.coordination.shard_map import SLOTS, ShardMap, Term, divide
+from webop.coordination.shard_map import (
+    CANARY,
+    LABEL,
+    MAP_UID,
+    SLOTS,
+    ShardMap,
+    Term,
+    divide,
+)
 from webop.coordination.timed_requests import LEASES, LeaseAccess
 from webop.errors import APIError, APIForbiddenError
 from webop.objects.shards import SHARDS, format_shards
 
 logger = logging.getLogger(__name__)
 
-LABEL: Final = "webop.dev/shards"
-_MAP: Final = "webop.dev/shards-uid"  # of the Lease with the owners that a replica works by
-_CANARY: Final = "webop.dev/canary"
 _SETTLING: Final = 2.5  # retry periods without a change of replicas; then shards move
 _RESTING: Final = 4  # lease durations; a shard that did not become idle is tried again after that
 _LONGEST: Final = 60.0  # seconds between two looks
@@ -64,6 +70,7 @@ class Members:
         lease: the Lease that a leader would have.
         times: of all Leases.
         fence: of this replica.
+        on_change: called when this replica owns other shards.
 
     Attributes:
         map: who owns which shards, as far as known.
@@ -78,13 +85,16 @@ class Members:
         lease: LeaseAccess,
         times: LeaseTimes,
         fence: Fence,
+        on_change: Callable[[], None],
     ) -> None:
+        self._on_change = on_change
         self._operator = operator
         self._ownership = operator.ownership
         self._client = client
         self._times = times
         self._fence = fence
         self._namespace, self._name = lease.namespace, lease.name
+        self._prefix = f"{lease.name}-member-"
         self._label = build_label(lease.name)
         self._rival = self._open(lease.name)
         self._slots: dict[str, ObservedLease] = {}
@@ -99,12 +109,23 @@ class Members:
         self._known: dict[Term, int | None] = {}
         self._settled_at = math.inf
         self._moments: dict[int, float] = {}  # when shards were left, or have refused to move
+        self._gift_at = 0.0  # when shards are given up next: the new owner lists for each gift
         self._canary = operator.settings.leadership.canary_shards
         self._verdict = ""  # why the canary has given up its shards
         self._once = Once()
         self.map = ShardMap()
         self.moves = Counter[str]()
         self.problem = ""
+
+    @property
+    def lease(self) -> str:
+        """The namespace and the name of the Lease with the owners."""
+        return str(self._map_access)
+
+    @property
+    def slot(self) -> str:
+        """The name of the own Lease; empty if this replica holds none."""
+        return "" if self._own is None else self._own.name
 
     @property
     def count(self) -> int:
@@ -117,14 +138,23 @@ class Members:
         alive = [shards for term, shards in self.map.owners.items() if not self._is_over(term)]
         return frozenset(range(SHARDS)).difference(*alive)
 
+    @property
+    def obstacle(self) -> str:
+        """A text: why no replica could share the shards; empty if they can."""
+        if self.map.problem:
+            return f"the lease {self._map_access} cannot be used: {self.map.problem}; delete it"
+        if not self._is_listed:
+            return f"the leases of {self._name} are not known: {self._status.error or 'listing'}"
+        return ""
+
     def describe(self) -> str:
         """Return a text: what this replica owns, and by which Lease."""
         own = self._ownership.owned
         shards = f"{len(own)} of {SHARDS} shards ({format_shards(own)})" if own else "no shards"
         problem = f"; {self.problem}" if self.problem else ""
         if self._own is None:
-            return f"waiting for a lease {self._name}-member-00 to -{SLOTS - 1}{problem}"
-        return f"owning {shards} by the lease {self._own}, {self.count} replicas{problem}"
+            return f"waiting for a lease {self._prefix}00 to -{SLOTS - 1}{problem}"
+        return f"owning {shards} by the lease {self._own}; replicas: {self.count}{problem}"
 
     # What is known
 
@@ -140,7 +170,7 @@ class Members:
                     shown.clear()
                 elif isinstance(item, ListingFinished):
                     self._is_listed = True
-                    known = [str(self._map_access.name), *self._slots]
+                    known = [self._map_access.name, *self._slots]
                     for name in (name for name in known if name not in shown):
                         self._note(name, None, item.resource_version)
                 else:
@@ -157,8 +187,8 @@ class Members:
             self._shown_uid = "" if raw is None else raw["metadata"]["uid"]
             if is_newer(version, self._map_raw):
                 self._accept_map(raw)
-        elif is_newer(version, (slot := self._get_slot(name)).raw):
-            slot.note_change(raw)
+        elif name.startswith(self._prefix) and is_newer(version, self._get_slot(name).raw):
+            self._get_slot(name).note_change(raw)
 
     def _accept_map(self, raw: dict[str, Any] | None) -> None:
         self._map_raw, self.map = raw, ShardMap.parse(raw)
@@ -188,7 +218,7 @@ class Members:
         """Return why the term of this replica must end: what it owned by is gone."""
         if self._own is None:
             return "it holds no lease"
-        if self.map.uid != self._own.marks["annotations"][_MAP]:
+        if self.map.uid != self._own.marks["annotations"][MAP_UID]:
             return f"the lease {self._map_access} has been deleted"
         lost = self._ownership.owned - self._ownership.leaving - self.map.get(self._term)
         if lost and not self.map.problem:
@@ -220,12 +250,12 @@ class Members:
             new = {"metadata": {"name": self._map_access.name, "labels": labels}}
             await self._map_access.write(ShardMap().write(new))
             await self._refresh_map()
-        self.problem = self._status.error or self.map.problem
-        if not self._is_listed or self.map.problem:
+        self.problem = self.obstacle
+        if self.problem:
             return None
         named = {term.slot for term in self.map.owners}
         for number in range(SLOTS):
-            slot = self._get_slot(name := f"{self._name}-member-{number:02}")
+            slot = self._get_slot(name := f"{self._prefix}{number:02}")
             if slot.wait or (slot.raw is None and name in named):
                 continue
             slot.marks = {"labels": {LABEL: self._label}, "annotations": self._build_notes()}
@@ -236,8 +266,9 @@ class Members:
         return None
 
     def _build_notes(self) -> dict[str, str]:
-        canary = {} if self._canary is None else {_CANARY: str(self._canary)}
-        return {_MAP: self.map.uid, **canary}
+        # Also for other replicas: the former holder of the Lease can have been a canary.
+        canary = "" if self._canary is None else str(self._canary)
+        return {MAP_UID: self.map.uid, CANARY: canary}
 
     # The shards of this replica
 
@@ -260,7 +291,7 @@ class Members:
         await wait_and_clear(self._changed, seconds)
 
     async def _step(self) -> float:
-        """Do what is to be done at the moment; return the seconds until the next look."""
+        """Do what is due at the moment; return the seconds until the next look."""
         clock, ownership, term = self._fence.clock, self._ownership, self._term
         for slot in [*self._slots.values()]:
             await slot.expire()
@@ -291,7 +322,7 @@ class Members:
         for slot in self._slots.values():
             if slot.record.holder and (slot is self._own or slot.wait):
                 notes = (slot.raw or {"metadata": {}})["metadata"].get("annotations") or {}
-                canary = str(notes.get(_CANARY) or "")
+                canary = str(notes.get(CANARY) or "")
                 found[_read_term(slot)] = int(canary) if canary.isdecimal() else None
         if self._own is not None:
             found[self._term] = self._canary
@@ -317,7 +348,7 @@ class Members:
         others = [slot for slot in self._slots.values() if slot.record.holder]
         notes = [(slot.raw or {"metadata": {}})["metadata"].get("annotations") for slot in others]
         is_shown = self._shown_uid == self.map.uid  # so all Leases from before it are known
-        return is_shown and all((each or {}).get(_MAP) == self.map.uid for each in notes)
+        return is_shown and all((each or {}).get(MAP_UID) == self.map.uid for each in notes)
 
     async def _adopt(self) -> None:
         """Handle the objects of the shards that the Lease with the owners says, and no others."""
@@ -330,6 +361,7 @@ class Members:
         self.moves["gained"] += len(claimed - before)
         self.moves["given"] += len(before - claimed)
         if claimed != before:
+            self._on_change()
             logger.info("This replica owns %s.", self.describe().removeprefix("owning "))
 
     async def _has_leader(self) -> bool:
@@ -352,12 +384,15 @@ class Members:
         if count > 0 and chosen:
             ownership.leave(frozenset(chosen[:count]))
             self._moments |= dict.fromkeys(chosen[:count], now)
+            self._gift_at = now + _POLLING
 
     async def _give_up(self) -> None:
         """Give up the shards that have no more work; keep those that have it for too long."""
         now, ownership = self._fence.clock(), self._ownership
-        if idle := ownership.list_idle():
+        idle = ownership.list_idle()
+        if idle and (idle == ownership.leaving or now >= self._gift_at):
             if await self._write(self.map.give(idle, self._term)):
+                self._gift_at = now + self._times.period
                 await self._adopt()
             return
         patience = self._times.duration
@@ -371,16 +406,24 @@ class Members:
 
     async def _write(self, content: ShardMap) -> bool:
         """Write who owns which shards; return False if somebody else has been faster."""
-        assert self._map_raw is not None  # noqa: S101  for the type checker
-        stored = await self._map_access.write(content.write(self._map_raw))
+        known = self._map_raw
+        assert known is not None  # noqa: S101  for the type checker
+        stored = await self._map_access.write(content.write(known))
         if stored is None:
             await self._refresh_map()
             return False
-        self._accept_map(stored)
+        self._accept_response(stored, known)
         return True
 
     async def _refresh_map(self) -> None:
-        self._accept_map(await self._map_access.read())
+        known = self._map_raw
+        self._accept_response(await self._map_access.read(), known)
+
+    def _accept_response(self, raw: dict[str, Any] | None, known: dict[str, Any] | None) -> None:
+        """Accept what was read or written, unless an event has shown a later change meanwhile."""
+        version = None if raw is None else raw["metadata"].get("resourceVersion")
+        if self._map_raw is known or (version and is_newer(version, self._map_raw)):
+            self._accept_map(raw)
 
     # Others
 

@@ -16,16 +16,24 @@ import orjson
 from webop.objects.shards import SHARDS, format_shards, parse_shards
 
 ANNOTATION: Final = "webop.dev/shards"
+LABEL: Final = "webop.dev/shards"
+MAP_UID: Final = "webop.dev/shards-uid"  # of the Lease with the owners that a replica works by
+CANARY: Final = "webop.dev/canary"
 SLOTS: Final = SHARDS
 """More replicas than shards would have nothing to do."""
 
 
 class Term(NamedTuple):
-    """What a replica owns shards by: its Lease, the holder in it, and since when."""
+    """A replica owns shards by this: its Lease, the holder in it, and since when."""
 
     slot: str
     holder: str
     since: str
+
+
+def name_leases(name: str, slots: int) -> list[str]:
+    """Return the names of the Leases of an operator: with the owners, and of so many replicas."""
+    return [f"{name}-shards", *(f"{name}-member-{number:02}" for number in range(slots))]
 
 
 @dataclass(frozen=True, slots=True)

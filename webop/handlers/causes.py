@@ -69,13 +69,15 @@ class Cause:
 
 @dataclass(kw_only=True)
 class ActivityCause(Cause):
-    """The cause of an activity."""
+    """The cause of an activity; ``planning`` is whether it is a startup for ``webop plan``."""
 
     activity: Activity
     settings: Any
+    planning: bool = False
 
     def _build_kwargs(self) -> dict[str, Any]:
-        return super()._build_kwargs() | {"settings": self.settings, "activity": self.activity}
+        own = {"settings": self.settings, "activity": self.activity, "planning": self.planning}
+        return super()._build_kwargs() | own
 
 
 @dataclass(kw_only=True)

@@ -262,7 +262,8 @@ class ReconcileHandler(ResourceHandler):
     ``accumulates`` those that it does not prune; ``formerly_owns`` are the kinds of children that
     it only deletes. ``own_writes`` is whether what it writes itself calls it again.
     ``min_interval`` are the seconds between the beginnings of two calls for an object;
-    ``across_namespaces`` is whether children can be in another namespace than the object.
+    ``across_namespaces`` is whether children can be in another namespace than the object;
+    ``plannable`` is whether each plan calls it.
     """
 
     title = "Reconciler"
@@ -276,6 +277,7 @@ class ReconcileHandler(ResourceHandler):
     own_writes: bool = False
     min_interval: float = 0.0
     across_namespaces: bool = False
+    plannable: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -254,6 +254,9 @@ class ReconcileOptions(CommonOptions, MetaOptions, KindOptions, SelectorNames, t
     across_namespaces: Flag | None
     """If True, children can be in another namespace than the object. Users of that namespace can
     then forge them"""
+    plannable: Flag | None
+    """If True, ``webop plan`` calls the reconciler, with a client that only does dry runs, also
+    without ``--call``"""
 
 
 class WebhookOptions(ObjectOptions, total=False):

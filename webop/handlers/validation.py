@@ -40,7 +40,7 @@ _OBJECT = _ALL | {
 }
 _DIFF = _OBJECT | {"old", "new", "diff"}
 ARGUMENTS: dict[type[Handler], frozenset[str]] = {
-    ActivityHandler: _ALL | {"settings", "activity"},
+    ActivityHandler: _ALL | {"settings", "activity", "planning"},
     IndexHandler: _OBJECT,
     EventHandler: _OBJECT | {"type", "event"},
     BackgroundHandler: _OBJECT | {"stopped"},

@@ -164,6 +164,11 @@ def _read_leadership(operator: Operator) -> Values:
     return {} if leadership is None else {(leadership[0],): float(leadership[1])}
 
 
+def _read_unowned(operator: Operator) -> Values:
+    members = operator.coordinator.members
+    return {(): len(members.unowned)} if members and members.map.uid else {}
+
+
 def measure_pools(operator: Operator) -> Iterator[tuple[str, int | None, int, int]]:
     """Yield the name of each pool of threads, its size, its running and its waiting calls."""
     settings = operator.context.settings
@@ -192,8 +197,39 @@ DEFINITIONS = (
     ),
     Definition(
         *("leader_election_master_status", "gauge", ("name",)),
-        "1 if this replica holds the Lease of that name, else 0; absent without a Lease.",
+        "1 if this replica holds the Lease of that name, else 0; absent without a Lease. With "
+        "shards, each replica has its own Lease.",
         _read_leadership,
+    ),
+    Definition(
+        *("webop_shards_owned", "gauge", ()),
+        "Shards of this replica; absent without shards, as the next three.",
+        lambda operator: (
+            {(): len(operator.context.ownership.owned)} if operator.coordinator.members else {}
+        ),
+    ),
+    Definition(
+        *("webop_shards_unowned", "gauge", ()),
+        "Shards of which no running replica is the owner, as this replica sees it.",
+        _read_unowned,
+    ),
+    Definition(
+        *("webop_shard_moves_total", "counter", ("direction",)),
+        "Shards that this replica has got or given up. Directions: gained, given.",
+        lambda operator: {
+            (how,): members.moves[how]
+            for how in ("gained", "given")
+            if (members := operator.coordinator.members)
+        },
+    ),
+    Definition(
+        *("webop_shard_handler_seconds_total", "counter", ("shard",)),
+        "Time in which this replica has worked on objects of a shard: handlers and writes, "
+        "without daemons and timers.",
+        lambda operator: {
+            (str(shard),): seconds
+            for shard, seconds in [*operator.context.ownership.seconds.items()]
+        },
     ),
     Definition(
         *("webop_handler_calls_total", "counter", ("handler", "type", "outcome")),

@@ -25,6 +25,7 @@ from webop.handlers.model import name_decorator, name_kind
 from webop.identities import is_in_pod
 from webop.monitoring import metrics
 from webop.monitoring.recent_counts import Recent
+from webop.objects.shards import format_shards
 from webop.reactor.entry import State
 from webop.reactor.reconcilers import get_moment
 from webop.telemetry.counters import BOUNDS, Labels, Timings
@@ -80,6 +81,7 @@ class Reporter:
             "not_ready": operator.list_obstacles(),
             "missing_kinds": operator.list_absent(),
             "lease": leadership and {"name": leadership[0], "is_held": leadership[1]},
+            "shards": _describe_shards(operator),
         }
         if wanted:
             return {**head, **_describe_object(operator, *wanted.rpartition("/")[::2])}
@@ -116,6 +118,17 @@ def _identify(operator: Operator, since: str) -> Row:
         "namespace": vault.default_namespace,
         "cluster": vault.server,
         "since": since,
+    }
+
+
+def _describe_shards(operator: Operator) -> Row | None:
+    if (members := operator.coordinator.members) is None:
+        return None
+    return {
+        "lease": members.lease,
+        "owned": format_shards(operator.context.ownership.owned),
+        "unowned": format_shards(members.unowned),
+        "replicas": members.count,
     }
 
 
@@ -274,6 +287,7 @@ def _describe_object(operator: Operator, kind: str, uid: str) -> Row:
         "selectors": streams[0].ctx.build_selectors(),
         "handlers": [f"{name_decorator(one)} {one.id}" for one in streams[0].handlers.everything],
         "fields": sorted(streams[0].handlers.extra_fields),
+        "divided_by": operator.context.ownership.get_divisor(streams[0].ctx.resource),
     }
     return {
         "kind": scope or None,

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
 SHARDS: Final = 64
-"""A constant, so that nothing has to be divided anew when replicas come and go."""
+"""A constant, so that an object keeps its shard when the number of replicas changes."""
 
 _SHIFT: Final = 64 - (SHARDS - 1).bit_length()
 _OFFSET: Final = 0xCBF29CE484222325

@@ -274,6 +274,13 @@ class Entry:
         for daemon in self.daemons.values():
             daemon.note_change()
 
+    def forget_work(self) -> None:
+        """Forget what only this process knows about the work on it: others do that now."""
+        self.status = self.view = self.backoff = None
+        self.not_before = self.called_at = 0.0
+        self.past = self.reconcilers = _NOTHING
+        self.must_resume = True
+
     def call_again(self, handler_id: str, because: str) -> None:
         """Call a reconciler of it, since something else has happened."""
         known = self.reconcilers.get(handler_id)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -38,7 +39,6 @@ logger = logging.getLogger(__name__)
 
 _HUNG_TIMEOUT: Final = 5.0  # seconds; for cancelled tasks
 _NAMED: Final = 3  # tasks in one log line
-_LOST: Final = -1  # the shard of objects that were given up: nobody owns it
 
 
 class Stream:
@@ -157,31 +157,40 @@ class Stream:
 
     async def run(self) -> None:
         """Serve the objects until cancelled; then stop the work on them."""
-        operator = self.ctx.operator
-        if operator.pausing.is_active:
-            self._resume()
-        try:
-            with operator.pausing.subscribed(self._switch), operator.ownership.followed(self):
-                async with asyncio.TaskGroup() as watches:
-                    while True:
-                        watching = keep_running(self._watch, name=f"watch of {self}")
-                        self._watching = watches.create_task(watching, name=f"watch of {self}")
-                        await asyncio.wait({self._watching})
-        finally:
-            why = DaemonStoppingReason.OPERATOR_EXITING
-            if self.is_dropped:
-                why = DaemonStoppingReason.OPERATOR_PAUSING
-            rest = _HUNG_TIMEOUT
+        with self.ctx.operator.ownership.followed(self):  # shards stay while their work ends
             try:
-                rest = await self._drain(operator.settings.batching.exit_timeout, why)
+                await self._serve()
             finally:
-                if hung := [task.get_name() for task in await self._group.end(rest)]:
-                    logger.error(
-                        "%d cancelled handlers or daemons still run, for %s. Do not catch "
-                        "asyncio.CancelledError.",
-                        len(hung),
-                        join_names(hung, _NAMED),
-                    )
+                await self._end_work()
+
+    async def _serve(self) -> None:
+        """List and watch, again and again."""
+        pausing = self.ctx.operator.pausing
+        if pausing.is_active:
+            self._resume()
+        with pausing.subscribed(self._switch):
+            async with asyncio.TaskGroup() as watches:
+                while True:
+                    watching = keep_running(self._watch, name=f"watch of {self}")
+                    self._watching = watches.create_task(watching, name=f"watch of {self}")
+                    await asyncio.wait({self._watching})
+
+    async def _end_work(self) -> None:
+        """Stop the work on all objects; log what does not end."""
+        why = DaemonStoppingReason.OPERATOR_EXITING
+        if self.is_dropped:
+            why = DaemonStoppingReason.OPERATOR_PAUSING
+        rest = _HUNG_TIMEOUT
+        try:
+            rest = await self._drain(self.ctx.operator.settings.batching.exit_timeout, why)
+        finally:
+            if hung := [task.get_name() for task in await self._group.end(rest)]:
+                logger.error(
+                    "%d cancelled handlers or daemons still run, for %s. Do not catch "
+                    "asyncio.CancelledError.",
+                    len(hung),
+                    join_names(hung, _NAMED),
+                )
 
     def adapt(self, resource: Resource, selectors: frozenset[Selector]) -> bool:
         """Follow a change of the kind; return whether its objects must be listed again."""
@@ -256,9 +265,10 @@ class Stream:
         for obj in self._list_of(shards):
             for daemon in obj.daemons.values():
                 daemon.stop(DaemonStoppingReason.OPERATOR_PAUSING)
-            if obj.state is not State.RUNNING and not (obj.must_index or obj.must_show):
+            if obj.state is not State.RUNNING:
                 self._write_rest(obj)
-                self.ctx.workers.queue.remove(obj)
+                if not (obj.must_index or obj.must_show):
+                    self.ctx.workers.queue.remove(obj)
 
     def stay(self, shards: frozenset[int]) -> None:
         """Go on with the objects of shards that were left."""
@@ -266,22 +276,18 @@ class Stream:
             self.wake(obj)
 
     def lose(self, shards: frozenset[int]) -> None:
-        """Forget the objects of these shards, except in indexes: other replicas handle them."""
-        bodies, operator = self.ctx.workers.bodies, self.ctx.operator
+        """Forget the work on the objects of these shards: other replicas handle them."""
+        operator, queue = self.ctx.operator, self.ctx.workers.queue
         for obj in self._list_of(shards):
-            shard = obj.shard
-            self.ctx.workers.queue.remove(obj)
-            bodies.keep(obj, None)
-            self.ctx.workers.outages.leave(obj)
-            obj.shard = _LOST
-            del self._objects[obj.uid]
+            self._forget_unwritten(obj)
+            obj.forget_work()
             operator.memos.forget(obj.uid)
             operator.children.forget(obj.uid)
             operator.counters.misfits.pop(obj.uid, None)
-            if self._is_whole and not obj.is_gone:
-                stranger = Entry(self, obj.uid, obj.name, obj.namespace, shard)
-                stranger.listed, stranger.must_resume = obj.listed, True
-                self._objects[obj.uid] = stranger
+            is_needed = self._is_whole and (obj.must_index or obj.must_show)
+            if obj.state is not State.RUNNING and not is_needed:
+                queue.remove(obj)
+                self._let_go(obj)
         # An API server that selects shards would go on sending these objects. The watch needs no
         # list for that; one that lists already can keep its selector, and drops them.
         if not self._is_whole and self.status.state is WatchState.WATCHING:
@@ -507,6 +513,7 @@ class Stream:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101  for the type checker
         self._turns[obj] = task
+        ownership, shard, began = self.ctx.operator.ownership, obj.shard, time.monotonic()
         try:
             result = await take_turn(self.ctx, obj)
         except asyncio.CancelledError:
@@ -516,6 +523,8 @@ class Stream:
         finally:
             del self._turns[obj]
             self._beyond_indexes.discard(obj)
+            if ownership.is_divided and shard in ownership.owned:
+                ownership.seconds[shard] += time.monotonic() - began
             if self._end is not None:
                 obj.is_dirty = False
                 if not self._turns:
@@ -574,7 +583,8 @@ class Stream:
             obj.unwritten = None
         if obj.status is not None and not obj.status.failures and not obj.status.running:
             obj.status = None
-        if obj.is_gone and not obj.daemons:
+        is_strange = obj.shard not in operator.ownership.owned and not self.owns(obj)
+        if (obj.is_gone or (is_strange and not self._is_whole)) and not obj.daemons:
             self.ctx.workers.outages.leave(obj)
             self._objects.pop(obj.uid, None)
             operator.memos.forget(obj.uid)

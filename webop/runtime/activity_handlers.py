@@ -19,7 +19,9 @@ from webop.handlers.causes import ActivityCause
 from webop.handlers.model import Activity, ActivityHandler, ErrorsMode
 
 
-async def run_activity(operator: OperatorContext, activity: Activity) -> dict[str, Any]:
+async def run_activity(
+    operator: OperatorContext, activity: Activity, *, is_planning: bool = False
+) -> dict[str, Any]:
     """Call all handlers of an activity, with retries, until each has succeeded or failed for good.
 
     Returns:
@@ -50,6 +52,7 @@ async def run_activity(operator: OperatorContext, activity: Activity) -> dict[st
         indices=operator.indices,
         activity=activity,
         settings=operator.settings,
+        planning=is_planning,
     )
     progress = Progress.start(handlers)
     options = CallOptions(operator.settings, counters=operator.counters)

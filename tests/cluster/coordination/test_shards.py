@@ -7,17 +7,25 @@ import json
 import logging
 from collections import Counter
 from contextlib import AsyncExitStack
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import webop
+from tests.kit.http_relay import fail
 from tests.kit.operators import Calls, Objects, Running, RunOperator, build_settings
+from tests.kit.reviews import serve
+from tests.kit.rights import grant, read_vault
 from tests.kit.waiting import eventually
 from webop.client.api import Client
 from webop.coordination.timed_requests import LEASES
 from webop.errors import APINotFoundError
+from webop.objects.resources import Resource
 from webop.objects.shards import SHARDS, find_shard, parse_shards
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
 
 Json = dict[str, Any]
 
@@ -44,10 +52,10 @@ class Team:
         self._stack, self._run, self.objects = stack, run, objects
         self.running: dict[str, Running] = {}
 
-    async def add(self, name: str, **settings: Any) -> None:
+    async def add(self, name: str, options: Json | None = None, **settings: Any) -> None:
         chosen = share(self.objects, **settings)
-        options = {"identity": name, "memo": webop.Memo(me=name), "settings": chosen}
-        entered = await self._stack.enter_async_context(self._run(beside=True, **options))
+        own = {"identity": name, "memo": webop.Memo(me=name), "settings": chosen, **(options or {})}
+        entered = await self._stack.enter_async_context(self._run(beside=True, **own))
         self.running[name] = entered
 
     async def stop(self, name: str) -> None:
@@ -296,3 +304,190 @@ async def test_a_canary_gives_up_its_shards_when_its_calls_fail(
         await objects.wait_handled(f"w-{number}")
     assert "canary" not in await team.read_owners()
     assert {call["by"] for call in calls} == {"one", "canary"}
+
+
+CONFIG_MAP: Json = {"apiVersion": "v1", "kind": "ConfigMap"}
+
+
+async def test_reconcilers_of_all_replicas_see_their_children_and_watched_kinds(
+    team: Team, objects: Objects, client: Client, registry: webop.OperatorRegistry
+) -> None:
+    reconciled: dict[str, set[str]] = {}
+    owner: dict[str, str] = {}
+    passes = Counter[str]()
+
+    def name_parents(name: str, **_: Any) -> list[str]:
+        return [f"w-{number}" for number in range(MANY)] if name == "shared" else []
+
+    @webop.reconcile("widgets", owns=["configmaps"], watches={"secrets": name_parents})
+    async def apply(
+        name: str, memo: Any, children: webop.Children, because: tuple[str, ...], **_: Any
+    ) -> None:
+        if owner.setdefault(name, memo.me) != memo.me:
+            owner[name] = memo.me
+            reconciled[name] = set()
+        reconciled.setdefault(name, set()).update(because)
+        passes[name] += 1
+        await children.apply({**CONFIG_MAP, "metadata": {"name": name}, "data": {"x": "wanted"}})
+
+    for name in ("one", "two", "three"):
+        await team.add(name)
+    await team.wait_balanced()
+    names = [f"w-{number}" for number in range(MANY)]
+    await asyncio.gather(*(objects.create(name) for name in names))
+    await eventually(lambda: reconciled.keys() == {*names}, "all are reconciled")
+    maps = Resource("", "v1", "configmaps", kind="ConfigMap", namespaced=True)
+
+    async def read(name: str) -> Json:
+        found: Json = (await client.get(maps, objects.namespace, name))["data"]
+        return found
+
+    for name in names:
+        await eventually(partial(read, name), f"child of {name}", ignoring=APINotFoundError)
+        await client.patch(maps, objects.namespace, name, {"data": {"x": "changed"}})
+    for name in names:
+        await eventually(partial(read, name), f"{name}", check=lambda data: data["x"] == "wanted")
+    secrets = Resource("", "v1", "secrets", kind="Secret", namespaced=True)
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "shared"}}
+    await client.create(secrets, objects.namespace, secret)
+    await eventually(
+        lambda: [name for name in names if "secrets" not in reconciled[name]] == [],
+        lambda: f"the watched kind calls all parents: {reconciled}",
+    )
+    assert len({*owner.values()}) == 3
+
+
+async def test_an_index_has_the_objects_of_all_shards_in_each_replica(
+    team: Team, objects: Objects, seen: Calls
+) -> None:
+    @webop.index("widgets", id="everything")
+    async def index(name: str, **_: Any) -> dict[str, str]:
+        return {"all": name}
+
+    @webop.on.update("widgets", field="spec.x")
+    async def look(memo: Any, everything: webop.Index[str, str], **kwargs: Any) -> None:
+        seen.note("look", kwargs, by=memo.me, count=len(everything.get("all", ())))
+
+    for name in ("one", "two"):
+        await team.add(name)
+    await team.wait_balanced()
+    for number in range(MANY):
+        await objects.create(f"w-{number}")
+    for number in range(MANY):
+        await objects.wait_handled(f"w-{number}")
+    for number in range(0, MANY, 2):
+        await objects.remove(f"w-{number}")
+    for number in range(1, MANY, 2):
+        await objects.change(f"w-{number}", {"spec": {"x": 1}})
+    looks = [call for call in seen if call["handler"] == "look"]
+    assert len(looks) == MANY // 2
+    assert {call["count"] for call in looks} == {MANY // 2}
+    assert {call["by"] for call in looks} == {"one", "two"}
+
+
+async def test_one_replica_handles_all_objects_of_a_namespace_and_kinds_that_are_not_divided(
+    team: Team, objects: Objects, client: Client, seen: Calls, stack_of_namespaces: list[str]
+) -> None:
+    @webop.on.create("configmaps", labels={"shards": "no"})
+    async def single(memo: Any, **kwargs: Any) -> None:
+        seen.note("single", kwargs, by=memo.me)
+
+    names = {"namespaces": [objects.namespace, *stack_of_namespaces]}
+    for name in ("one", "two", "three"):
+        await team.add(name, options=names, shard_by="namespace", unsharded=["configmaps"])
+    owners = await team.wait_balanced()
+    for namespace in stack_of_namespaces:
+        there = Objects(client, objects.kind, namespace)
+        for number in range(3):
+            await there.make(f"{namespace}-{number}")
+        by = {call["by"] for call in seen if str(call["name"]).startswith(namespace)}
+        (owner,) = by
+        assert find_shard(namespace) in owners[owner]
+    maps = Resource("", "v1", "configmaps", kind="ConfigMap", namespaced=True)
+    for number in range(10):
+        body = {**CONFIG_MAP, "metadata": {"name": f"m-{number}", "labels": {"shards": "no"}}}
+        await client.create(maps, objects.namespace, body)
+    await eventually(lambda: sum(c["handler"] == "single" for c in seen) == 10, "all maps")
+    (owner,) = {call["by"] for call in seen if call["handler"] == "single"}
+    assert 0 in owners[owner]
+
+
+@pytest.fixture
+async def stack_of_namespaces(client: Client, objects: Objects) -> Any:
+    namespaces = Resource("", "v1", "namespaces", kind="Namespace")
+    names = [f"{objects.namespace}-{number}" for number in range(6)]
+    for name in names:
+        body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+        await client.create(namespaces, None, body)
+    yield names
+    for name in names:
+        await client.delete(namespaces, None, name)
+
+
+async def test_a_replica_without_connection_stops_and_another_one_goes_on(
+    team: Team, objects: Objects, seen: Calls, run_relayed: RunOperator, relayed: Any
+) -> None:
+    await team.add("one")
+    async with run_relayed(
+        share(objects), identity="cut", memo=webop.Memo(me="cut"), beside=True, meddle=None
+    ):
+        team.running["cut"] = team.running["one"]
+        owners = await team.wait_balanced()
+        made = await asyncio.gather(*(objects.make(f"w-{number}") for number in range(MANY)))
+        del team.running["cut"]
+        is_down = asyncio.Event()
+
+        async def refuse(_: Any) -> Any:
+            is_down.set()
+            return fail(503)
+
+        relayed.meddle = refuse
+        for body in made:
+            meta = body["metadata"]
+            if find_shard(meta["uid"]) in owners["cut"]:
+                look = partial(seen.of, meta["name"])
+                await eventually(look, "takeover", check=lambda found: found[-1]["by"] == "one")
+                await objects.change(meta["name"], {"spec": {"x": 1}})
+        relayed.meddle = None
+        team.running["cut"] = team.running["one"]
+        await team.wait_balanced()
+        del team.running["cut"]
+
+
+async def test_a_replica_without_the_right_to_list_leases_is_not_ready_and_says_why(
+    webop_cluster: LocalCluster, objects: Objects, seen: Calls
+) -> None:
+    user = f"{objects.namespace}-blind"
+    vault = read_vault(webop_cluster, user)
+    verbs, client = "get,list,watch,patch", objects.client
+    await grant(client, user, objects.kind.crd_name, verbs, objects.namespace)
+    leases = "leases.coordination.k8s.io"
+    await grant(client, user, leases, "get,create,update", objects.namespace)
+    settings = share(objects)
+    settings.scanning.disabled = True
+    async with serve(settings=settings, vault=vault, namespaces=[objects.namespace]) as site:
+
+        async def has(status: int, text: str) -> bool:
+            answer = await site.get("/readyz")
+            return answer.status_code == status and text in answer.text
+
+        await eventually(lambda: has(503, 'cannot list resource \\"leases\\"'), "the obstacle")
+        await grant(client, user, leases, "get,create,update,list,watch", objects.namespace)
+        await eventually(lambda: has(200, ""), "readiness")
+
+
+async def test_wrong_combinations_of_settings_are_refused_at_the_start(
+    objects: Objects, run_operator: RunOperator, seen: Calls
+) -> None:
+    nameless = build_settings(leadership={"sharded": True})
+    both = share(objects)
+    both.watching.shard_selectors["widgets"] = "shardRange(object.metadata.uid, '0x0', '0x1')"
+    canary = build_settings(leadership={"canary_shards": 2, "lease_name": "team"})
+    for settings, text in (
+        (nameless, "--shards NAME"),
+        (both, "exclude each other"),
+        (canary, "WEBOP_CANARY"),
+    ):
+        with pytest.raises(webop.ConfigurationError, match=text):
+            async with run_operator(settings=settings):
+                pass

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import itertools
+import json
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +20,7 @@ from tests.kit.operators import Objects, RunOperator, build_settings
 from tests.kit.waiting import eventually
 from webop.controlplane.cluster_client import find_free_port
 from webop.coordination.timed_requests import LEASES
+from webop.objects.shards import find_shard
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
@@ -228,3 +231,59 @@ async def test_a_replica_that_serves_other_kinds_says_so(explain: Explainer) -> 
     async with explain.operating():
         said = await explain(f"namespaces/{explain.objects.namespace}")
     assert "it does not serve this kind" in said
+
+
+async def test_the_shard_of_an_object_and_its_owner_are_named(
+    explain: Explainer, run_operator: RunOperator
+) -> None:
+    webop.on.create("widgets", id="create")(lambda **_: None)
+    namespace, team = explain.objects.namespace, {"lease_name": "team", "sharded": True}
+    leadership = {**team, "lease_namespace": namespace, "retry_period": 0.1}
+    settings = build_settings(leadership=leadership)
+    async with explain.operating(leadership=leadership):
+        await explain.objects.make("orders")
+        meta = (await explain.objects.get("orders"))["metadata"]
+        shard = find_shard(meta["uid"])
+        await explain.wait(f"shard {shard}, owned by ", IDLE, "owning 64 of 64 shards")
+        async with run_operator(settings, identity="second", beside=True):
+
+            async def count() -> int:
+                lease = await explain.objects.client.get(LEASES, namespace, "team-shards")
+                return len(json.loads(lease["metadata"]["annotations"]["webop.dev/shards"]))
+
+            await eventually(count, "two owners", check=lambda found: found == 2)
+            for number in itertools.count():
+                made = await explain.objects.make(f"w-{number}")
+                moved = find_shard(made["metadata"]["uid"])
+                said = await explain(f"{KIND}/w-{number}")
+                if f"shard {moved}, owned by second" in said:
+                    break
+            assert "another replica handles the objects of its shard" in said
+            assert "port-forward pod/NAME" in said
+
+
+async def test_a_shard_that_no_replica_owns_is_free(explain: Explainer) -> None:
+    webop.on.create("widgets", id="create")(lambda **_: None)
+    namespace, team = explain.objects.namespace, {"lease_name": "team", "sharded": True}
+    renewed = dt.datetime.now(dt.UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    spec = {"holderIdentity": "boss", "leaseDurationSeconds": 3600, "renewTime": renewed}
+    await explain.objects.client.create(
+        LEASES, namespace, {"metadata": {"name": "team"}, "spec": spec}
+    )
+    await explain.objects.create("orders")
+    async with explain.operating(leadership={**team, "lease_namespace": namespace}):
+        said = await explain.wait("free: no replica that runs owns it", "held by 'boss'")
+    assert "webop doctor --shards team" in said
+
+
+async def test_the_shard_of_an_object_by_namespace_is_that_of_its_namespace(
+    explain: Explainer,
+) -> None:
+    webop.on.create("widgets", id="create")(lambda **_: None)
+    namespace, team = explain.objects.namespace, {"lease_name": "team", "sharded": True}
+    leadership = {**team, "lease_namespace": namespace, "shard_by": "namespace"}
+    await explain.objects.create("orders")
+    async with explain.operating(leadership=leadership):
+        await explain.wait(f"shard {find_shard(namespace)}, owned by ", IDLE)
+    async with explain.operating(leadership={**leadership, "unsharded": ["widgets"]}):
+        await explain.wait("shard 0, owned by ", IDLE)

@@ -83,11 +83,10 @@ async def play_claims(admin: Admin, relayed: Relay, namespace: str) -> None:
     await eventually(is_counted_on, "an Event that counts on")
 
 
-NAMESPACE = "rights-here"
 HANDLERS = """\
 import webop
 
-LABELS = {"webop.dev/rights": "here"}
+LABELS = {"webop.dev/rights": "NAME"}
 
 @webop.on.event("nodes", labels=LABELS)
 @webop.on.create("configmaps", labels=LABELS)
@@ -98,33 +97,37 @@ def see(body, **_):
 """
 
 
-async def play_in_a_namespace(admin: Admin, relayed: Relay, _: str) -> None:
+async def play_in_a_namespace(name: str, admin: Admin, relayed: Relay, _: str) -> None:
     """An operator of one namespace looks at its ConfigMaps and at nodes, and has peers."""
-    labels = {"webop.dev/rights": "here"}
-    peering = f"/apis/kopf.dev/v1/namespaces/{NAMESPACE}/kopfpeerings"
-    places = {"/api/v1/nodes": "default", f"/api/v1/namespaces/{NAMESPACE}/configmaps": NAMESPACE}
+    labels, home = {"webop.dev/rights": name}, f"rights-{name}"
+    peering = f"/apis/kopf.dev/v1/namespaces/{home}/kopfpeerings"
+    places = {"/api/v1/nodes": "default", f"/api/v1/namespaces/{home}/configmaps": home}
     kind = {"apiVersion": "kopf.dev/v1", "kind": "KopfPeering"}
     await admin.create(peering, {**kind, "metadata": {"name": "default"}})
-    meddling = meddle_once(admin, relayed, f"/api/v1/namespaces/{NAMESPACE}/configmaps/one")
+    meddling = meddle_once(admin, relayed, f"/api/v1/namespaces/{home}/configmaps/{name}")
     for place in places:
-        await admin.create(place, {"metadata": {"name": "one", "labels": labels}})
+        await admin.create(place, {"metadata": {"name": name, "labels": labels}})
 
     for place, namespace in places.items():
         events = f"/api/v1/namespaces/{namespace}/events"
 
         async def is_seen_twice(place: str = place, events: str = events) -> bool:
             patch = {"metadata": {"labels": {"now": str(len(relayed.answers))}}}
-            await admin.merge(f"{place}/one", patch)
-            found = (await admin.get(events)).get("items", ())
-            return any(each.get("count", 0) > 1 and each["message"] == "Seen." for each in found)
+            await admin.merge(f"{place}/{name}", patch)
+            found = [
+                each
+                for each in (await admin.get(events)).get("items", ())
+                if each["involvedObject"]["name"] == name and each["message"] == "Seen."
+            ]
+            return any(each.get("count", 0) > 1 for each in found)
 
         await eventually(is_seen_twice, f"an Event in {namespace} that counts twice")
     assert meddling.is_set()
     for place in places:
-        await admin.client.delete(f"{place}/one")
+        await admin.client.delete(f"{place}/{name}")
 
     async def is_gone() -> bool:
-        return not await admin.get(f"/api/v1/namespaces/{NAMESPACE}/configmaps/one")
+        return not await admin.get(f"/api/v1/namespaces/{home}/configmaps/{name}")
 
     await eventually(is_gone, "the end of the ConfigMap")
 

@@ -126,6 +126,22 @@ def test_the_values_of_a_chart_are_options_of_the_command(
     }
 
 
+@pytest.mark.timeout(1500)
+def test_a_chart_with_shards_has_a_canary_if_a_value_names_its_image(
+    make: Maker, helm: str, tmp_path: Path
+) -> None:
+    chart = tmp_path / "chart"
+    make(_BOTH, "--sharded", "--helm", str(chart))
+    options = ("--sharded", "--replicas", "31", "--name", "y")  # so many need all Leases
+    stable = make(_BOTH, *options).documents
+    both = make(_BOTH, *options, "--canary", "y:2").documents
+    values = "replicas=31,name=y,image=y:0.1.0"
+    place = ("--namespace", "default", "--set")
+    assert sort(render(helm, chart, *place, values)) == sort(stable)
+    assert sort(render(helm, chart, *place, f"{values},canary=y:2")) == sort(both)
+    assert len(both) == len(stable) + 1
+
+
 def test_a_chart_is_made_again_in_place_and_replaces_only_its_own_files(
     make: Maker, tmp_path: Path
 ) -> None:

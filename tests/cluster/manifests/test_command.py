@@ -125,7 +125,7 @@ def test_an_operator_without_webhooks_gets_no_service_and_lets_nobody_in(make: M
     ]
     assert made.get_verbs("pods") == ["get", "list", "watch", "patch"]
     assert made.get_verbs("pods/status") == ["patch"]
-    assert made.get_verbs("leases", "Role") == ["create", "get", "list", "watch", "update"]
+    assert made.get_verbs("leases", "Role") == ["create", "get", "list", "watch", "update", "get"]
 
 
 def test_handlers_that_only_look_get_no_right_to_write(make: Maker) -> None:
@@ -267,7 +267,7 @@ def configure(settings, **_):
     assert {"name": "webhooks", "containerPort": 7443} in made.container["ports"]
     assert made.variables.keys() == {"POD_ID", "WEBOP_OPERATOR__NAME"}
     names = [rule.get("resourceNames") for rule in made.find("Role")["rules"]]
-    assert names == [None, ["key"], None, ["throne"]]
+    assert names == [None, ["key"], None, ["throne"], ["throne-shards"]]
     assert made.get_verbs("events") == made.get_verbs("customresourcedefinitions") == []
     assert "--lease=throne" in made.container["args"]
     assert "--standalone" not in made.container["args"]
@@ -299,6 +299,52 @@ def test_without_a_lease_there_is_one_replica_at_a_time(make: Maker) -> None:
     assert made.find("Deployment")["spec"]["strategy"] == {"type": "Recreate"}
     assert not made.kinds & {"PodDisruptionBudget", "Role"}
     assert "need a Lease: remove --no-lease" in make.fail(_PODS, "--no-lease", "--replicas", "2")
+
+
+def test_replicas_that_divide_the_objects_get_rights_to_a_lease_each(make: Maker) -> None:
+    made = make(_PODS, "--sharded", "--replicas", "4")
+    assert made.find("Deployment")["spec"]["replicas"] == 4
+    assert made.find("Deployment")["spec"]["strategy"]["type"] == "RollingUpdate"
+    assert "--shards=my-operator" in made.container["args"]
+    assert "use the strategy Recreate" in made.text
+    named, others = [one for one in made.find("Role")["rules"] if one["resources"] == ["leases"]]
+    slots = [f"my-operator-member-{number:02}" for number in range(10)]
+    assert named["resourceNames"] == ["my-operator", "my-operator-shards", *slots]
+    assert named["verbs"] == ["get", "update"]
+    assert others["verbs"] == ["list", "watch", "create"]
+    assert "resourceNames" not in others
+    sharded = "settings.leadership.sharded = True\n"
+    made = make(f"@webop.on.startup()\ndef fn(settings, **_):\n    {sharded}{_PODS}")
+    assert "--shards=my-operator" in made.container["args"]
+    many = make(_PODS, "--sharded", "--replicas", "60").find("Role")["rules"]
+    assert max(len(one.get("resourceNames", ())) for one in many) == 2 + 64
+    assert "exclude each other" in make.fail(_PODS, "--sharded", "--no-lease")
+
+
+def test_a_canary_is_another_deployment_behind_the_same_service(make: Maker) -> None:
+    plain = make(_PODS + _WEBHOOK + _SERVER, "--sharded").documents
+    made = make(_PODS + _WEBHOOK + _SERVER, "--sharded", "--canary", "my-operator:0.2.0")
+    deployments = {one["metadata"]["name"]: one for one in made.find_all("Deployment")}
+    stable, canary = deployments["my-operator"], deployments["my-operator-canary"]
+    assert [one for one in made.documents if one is not canary] == plain
+    spec = canary["spec"]
+    labels = spec["template"]["metadata"]["labels"]
+    assert spec["selector"]["matchLabels"] == labels
+    assert made.find("Service")["spec"]["selector"].items() < labels.items()
+    assert labels.items() - stable["spec"]["template"]["metadata"]["labels"].items() == {
+        ("app.kubernetes.io/component", "canary")
+    }
+    for one in (canary, stable):
+        (container,) = one["spec"]["template"]["spec"]["containers"]
+        del one["metadata"]["name"], one["spec"]["selector"], one["spec"]["template"]["metadata"]
+        is_canary = one is canary
+        assert container.pop("image") == f"my-operator:0.{'2' if is_canary else '1'}.0"
+        assert one["spec"].pop("replicas") == (1 if is_canary else 2)
+        variables = {var["name"]: var.get("value") for var in container["env"]}
+        assert variables.get("WEBOP_CANARY") == ("2" if is_canary else None)
+        container["env"] = [var for var in container["env"] if var["name"] != "WEBOP_CANARY"]
+    assert canary == stable
+    assert "--canary needs --sharded" in make.fail(_PODS, "--canary", "my-operator:0.2.0")
 
 
 def test_peering_is_for_those_who_ask_for_it(make: Maker) -> None:

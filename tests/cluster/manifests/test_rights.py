@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import json
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +22,6 @@ import pytest
 
 from tests.cluster.manifests.example_stories import (
     HANDLERS,
-    NAMESPACE,
     Story,
     play_claims,
     play_grants,
@@ -69,7 +70,10 @@ _STORIES: dict[str, tuple[Deployed, Path, Story]] = {
     },
 }
 
-_NAMES = (*_STORIES, "here")
+#: Operators in a namespace of their own, by the options of their manifests.
+_LOCAL = {"here": (), "shards": ("--sharded", "--replicas", "1", "--canary", "shards:2")}
+
+_NAMES = (*_STORIES, *_LOCAL)
 
 #: Rights that are checked for other requests than those for the resource itself.
 _CHECKED_ELSEWHERE = {
@@ -146,9 +150,15 @@ def evidences(
 ) -> dict[str, Evidence]:
     """The evidence of all examples, collected at the same time."""
 
-    here = tmp_path_factory.mktemp("here")
-    local = (deploy_locally(here), _ROOT / "manifests/peering.yaml", play_in_a_namespace)
-    examples = {**_STORIES, "here": local}
+    local = {
+        name: (
+            deploy_locally(tmp_path_factory.mktemp(name), name, options),
+            _ROOT / "manifests/peering.yaml",
+            partial(play_in_a_namespace, name),
+        )
+        for name, options in _LOCAL.items()
+    }
+    examples: dict[str, tuple[Deployed, Path, Story]] = {**_STORIES, **local}
 
     async def collect() -> list[Evidence]:
         return await asyncio.gather(
@@ -170,13 +180,45 @@ def evidences(
                     )
 
 
-def deploy_locally(folder: Path) -> Deployed:
+async def test_a_leader_begins_after_shards_when_the_lease_with_their_owners_is_deleted(
+    webop_cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """Its rights end at the Leases of single replicas: page "Shards"."""
+    deployed = await asyncio.to_thread(deploy_locally, tmp_path, "back", ())
+    place = "/apis/coordination.k8s.io/v1/namespaces/rights-back/leases"
+    for document in (*load(_ROOT / "manifests/peering.yaml", tmp_path).documents,
+                     *deployed.documents):  # fmt: skip
+        webop_cluster.apply(document)
+    owner = {"slot": "back-member-00", "holder": "former", "since": "", "shards": "0-63"}
+    notes = {"webop.dev/shards": json.dumps([owner])}
+    async with administer(webop_cluster) as admin, relay(webop_cluster, keeps_user=True) as relayed:
+        await admin.create(
+            "/apis/kopf.dev/v1/namespaces/rights-back/kopfpeerings",
+            {"apiVersion": "kopf.dev/v1", "kind": "KopfPeering", "metadata": {"name": "default"}},
+        )
+        await admin.create(place, {"metadata": {"name": "back-shards", "annotations": notes}})
+        async with run_as_pod(deployed, admin, relayed, tmp_path, find_free_port()):
+            await eventually(
+                lambda: list_forbidden(relayed.answers) == [f"GET {place}/back-member-00"],
+                "the refusal",
+            )
+            assert not (await admin.get(f"{place}/back")).get("spec", {}).get("holderIdentity")
+            await admin.client.delete(f"{place}/back-shards")
+
+            async def is_led() -> bool:
+                lease = await admin.get(f"{place}/back")
+                return bool(lease.get("spec", {}).get("holderIdentity"))
+
+            await eventually(is_led, "a leader")
+
+
+def deploy_locally(folder: Path, name: str, more: tuple[str, ...]) -> Deployed:
     """Make the manifests of an operator that works in one namespace, with peers."""
     file = folder / "handlers.py"
-    file.write_text(HANDLERS)
-    options = ("-n", NAMESPACE, "--create-namespace", "--peering", "default", "--name", "here")
+    file.write_text(HANDLERS.replace("NAME", name))
+    options = ("-n", f"rights-{name}", "--create-namespace", "--peering", "default")
     with forgetting_modules(folder):
-        result = invoke("manifests", *options, str(file))
+        result = invoke("manifests", *options, "--name", name, *more, str(file))
     assert result.exit_code == 0, result.output
     made = folder / "operator.yaml"
     made.write_text(result.stdout)
@@ -368,13 +410,14 @@ def test_without_any_one_right_of_the_manifests_something_is_forbidden(
     assert {(name, str(right)) for right, found in forbidden.items() if not found} <= _PRECAUTIONS
 
 
+@pytest.mark.parametrize("name", _LOCAL)
 def test_rights_in_a_single_namespace_are_not_for_the_cluster(
-    evidences: dict[str, Evidence],
+    evidences: dict[str, Evidence], name: str
 ) -> None:
-    rights = evidences["here"].forbidden
+    rights = evidences[name].forbidden
     assert {right.role for right in rights} == {
-        *("ClusterRole/here", "Role/here"),
-        "Role/here-events",  # in "default": Events about nodes
+        *(f"ClusterRole/{name}", f"Role/{name}"),
+        f"Role/{name}-events",  # in "default": Events about nodes
     }
-    everywhere = {right.resource for right in rights if right.role == "ClusterRole/here"}
+    everywhere = {right.resource for right in rights if right.role == f"ClusterRole/{name}"}
     assert everywhere == {"nodes", "namespaces", "customresourcedefinitions"}

@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import time
+from functools import partial
 from typing import Any
 
 import httpx
@@ -20,11 +21,17 @@ from tests.kit.scrapes import OPENMETRICS, Scrape, scrape, scrape_until
 from webop.controlplane.cluster_client import find_free_port
 from webop.coordination.timed_requests import LEASES
 from webop.monitoring.metrics import DEFINITIONS
+from webop.objects.shards import find_shard
 
 MONITORING = ROOT / "manifests" / "monitoring"
 SUFFIXES = {"histogram": ("_bucket", "_count", "_sum")}
 # Of prometheus-client and of Prometheus itself.
 FOREIGN = {"process_resident_memory_bytes", "process_cpu_seconds_total", "up"}
+
+SHARDS = {
+    *("webop_shards_owned", "webop_shards_unowned", "webop_shard_moves_total"),
+    "webop_shard_handler_seconds_total",
+}
 
 _NAME = re.compile(r"\b(?:webop|rest_client|leader_election|process)_\w+")
 
@@ -138,7 +145,7 @@ async def test_a_scrape_shows_what_the_operator_does_and_all_names_in_use_are_in
     defined = {
         item.name + suffix for item in DEFINITIONS for suffix in SUFFIXES.get(item.type, ("",))
     }
-    assert defined - found.names == {"webop_watch_restarts_total"}  # none has ended yet
+    assert defined - found.names == {"webop_watch_restarts_total", *SHARDS}  # none has ended yet
     assert read_used_names() <= defined | FOREIGN
     assert FOREIGN - found.names == {"up"}
 
@@ -181,6 +188,73 @@ async def test_a_replica_that_stands_by_is_scraped_as_such(
     assert found.get("leader_election_master_status", name="taken") == 0
     assert "leader_election_master_status" in found.names
     assert found.get("webop_acting") == 0
+
+
+async def test_replicas_with_shards_say_what_they_own_and_which_shards_take_time(
+    run_operator: RunOperator, objects: Objects
+) -> None:
+    @webop.on.create("widgets", id="create")
+    async def create(**_: Any) -> None:
+        await asyncio.sleep(0.05)
+
+    def build(name: str) -> dict[str, Any]:
+        lease = {"lease_name": "team", "lease_namespace": objects.namespace}
+        settings = build_settings(leadership={**lease, "sharded": True, "retry_period": 0.1})
+        url = f"http://127.0.0.1:{find_free_port()}/metrics"
+        return {"settings": settings, "identity": name, "beside": True, "metrics_endpoint": url}
+
+    first, second = build("first"), build("second")
+    async with run_operator(**first), httpx.AsyncClient(trust_env=False) as http:
+
+        def owns(count: int, found: Scrape) -> bool:
+            return found.get("webop_shards_owned") == count
+
+        url = first["metrics_endpoint"]
+        alone = await scrape_until(partial(owns, 64), http, url)
+        assert get_moves(alone) == (64, 0)
+        assert SHARDS - alone.names <= {"webop_shard_handler_seconds_total"}
+        meta = (await objects.make("one"))["metadata"]
+        shard = str(find_shard(meta["uid"]))
+        async with run_operator(**second):
+            half = await scrape_until(partial(owns, 32), http, url)
+            other = await scrape_until(partial(owns, 32), http, second["metrics_endpoint"])
+        both = await scrape_until(partial(owns, 64), http, url)
+    assert half.get("webop_shard_handler_seconds_total", shard=shard) >= 0.05
+    assert (get_moves(half), get_moves(other)) == ((64, 32), (32, 0))
+    assert get_moves(both) == (96, 32)
+    assert half.get("webop_shards_unowned") == other.get("webop_shards_unowned") == 0
+    held = [found.get("leader_election_master_status", name=name) for found in (half, other)
+            for name in ("team-member-00", "team-member-01")]  # fmt: skip
+    assert held == [1, 0, 0, 1]
+
+
+def get_moves(found: Scrape) -> tuple[float, float]:
+    gained, given = (
+        found.get("webop_shard_moves_total", direction=direction)
+        for direction in ("gained", "given")
+    )
+    return gained, given
+
+
+async def test_shards_without_an_owner_are_counted(
+    run_operator: RunOperator, objects: Objects
+) -> None:
+    webop.on.create("widgets")(lambda **_: None)
+    spec = {
+        "holderIdentity": "somebody",
+        "leaseDurationSeconds": 3600,
+        "renewTime": time.strftime("%Y-%m-%dT%H:%M:%S.000000Z", time.gmtime()),
+    }
+    body = {"metadata": {"name": "team"}, "spec": spec}  # a leader: nobody may take shards
+    await objects.client.create(LEASES, objects.namespace, body)
+    lease = {"lease_name": "team", "lease_namespace": objects.namespace, "sharded": True}
+    url = f"http://127.0.0.1:{find_free_port()}/metrics"
+    async with (
+        run_operator(build_settings(leadership=lease), metrics_endpoint=url),
+        httpx.AsyncClient(trust_env=False) as http,
+    ):
+        found = await scrape_until(lambda found: found.get("webop_shards_unowned"), http, url)
+    assert (found.get("webop_shards_unowned"), found.get("webop_shards_owned")) == (64, 0)
 
 
 def read_used_names() -> set[str]:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import os
 import random
 import re
@@ -14,15 +15,25 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 import pytest_asyncio
 
 import webop
 from tests.cluster.monitoring.shown_operator import Outage, Shown, operate_visibly
-from tests.kit.operators import Kind, Objects, RunOperator, connect, define_kinds, operate
+from tests.kit.operators import (
+    Kind,
+    Objects,
+    RunOperator,
+    build_settings,
+    connect,
+    define_kinds,
+    operate,
+)
 from tests.kit.reviews import post_review
 from webop.client.auth.vault import ConnectionInfo
 from webop.controlplane.cluster_client import find_free_port
+from webop.coordination.timed_requests import LEASES
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser, Locator, Page
@@ -281,3 +292,24 @@ async def test_under_load_the_page_is_right_at_a_desk_and_on_a_phone_by_day_and_
             await phone.screenshot(path=folder / "status_page_phone.png"),
         )
         assert all(10_000 < len(picture) < 250_000 for picture in pictures)
+
+
+async def test_shards_without_an_owner_are_on_the_page(
+    run_operator: RunOperator, objects: Objects, browser: Browser
+) -> None:
+    webop.on.create("widgets", id="create")(lambda **_: None)
+    renewed = dt.datetime.now(dt.UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    spec = {"holderIdentity": "boss", "leaseDurationSeconds": 3600, "renewTime": renewed}
+    body = {"metadata": {"name": "team"}, "spec": spec}  # a leader: nobody may take shards
+    await objects.client.create(LEASES, objects.namespace, body)
+    lease = {"lease_name": "team", "lease_namespace": objects.namespace, "sharded": True}
+    url, settings = f"http://127.0.0.1:{find_free_port()}", build_settings(leadership=lease)
+    async with (
+        run_operator(settings, beside=True, liveness_endpoint=f"{url}/healthz"),
+        httpx.AsyncClient(trust_env=False) as http,
+    ):
+        shown = Shown(http, url, 0)
+        await shown.wait(lambda report: not report["not_ready"] and report["shards"]["unowned"])
+        page = await visit(browser, shown)
+        fact = page.locator("#facts div").filter(has_text="Shards without an owner")
+        await api.expect(fact.locator("dd")).to_have_text("0-63")

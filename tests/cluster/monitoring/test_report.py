@@ -7,11 +7,18 @@ import json
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 
 import webop
-from tests.cluster.monitoring.shown_operator import Json, Outage, find, operate_visibly
-from tests.kit.operators import Objects, RunOperator
+from tests.cluster.monitoring.shown_operator import (
+    Json,
+    Outage,
+    Shown,
+    find,
+    operate_visibly,
+)
+from tests.kit.operators import Objects, RunOperator, build_settings
 from tests.kit.pages import DOCS, find_blocks
 from tests.kit.reviews import post_review
 from tests.kit.scrapes import operate, wait_listening
@@ -402,3 +409,29 @@ async def test_an_operator_without_a_cluster_has_a_report_too() -> None:
         report = (await http.get(f"{url}/status.json")).json()
     assert is_shaped(report)
     assert (report["lease"], report["kinds"]["items"]) == (None, [])
+
+
+async def test_the_report_says_which_shards_a_replica_owns(
+    run_operator: RunOperator, objects: Objects
+) -> None:
+    webop.on.create("widgets", id="create")(lambda **_: None)
+    lease = {"lease_name": "team", "lease_namespace": objects.namespace, "sharded": True}
+    url = f"http://127.0.0.1:{find_free_port()}"
+    settings = build_settings(leadership=lease)
+    endpoint = {"liveness_endpoint": f"{url}/healthz"}
+    async with (
+        run_operator(settings, beside=True, **endpoint),
+        httpx.AsyncClient(trust_env=False) as http,
+    ):
+        shown = Shown(http, url, 0)
+        await shown.wait(lambda report: (report["shards"] or {}).get("owned"))
+        report = await shown.wait(lambda report: not report["not_ready"])
+    assert report["shards"] == {
+        "lease": f"{objects.namespace}/team-shards",
+        "owned": "0-63",
+        "unowned": "",
+        "replicas": 1,
+    }
+    assert report["lease"] == {"name": "team-member-00", "is_held": True}
+    assert "owning 64 of 64 shards (0-63)" in report["role"]
+    assert is_shaped(report)

@@ -377,7 +377,7 @@ def build_offer(
 
 def build_digest(webhooks: Webhooks) -> str:
     """Return a digest of webhooks without their address and CAs."""
-    contents = [[_reduce(one) for one in webhooks[kind]] for kind in WebhookType]
+    contents = [[simplify(one) for one in webhooks[kind]] for kind in WebhookType]
     text = orjson.dumps(contents, option=orjson.OPT_SORT_KEYS)
     return hashlib.blake2b(text, digest_size=16).hexdigest()
 
@@ -419,7 +419,9 @@ def decide(
     crew = [record for record in acting if record.address == (newest and newest.address)]
     # At the very first start, or beside what has stayed, a replica only adds webhooks.
     is_added = not notes.in_force and all(
-        _reduce(one) in map(_reduce, offer.webhooks[kind]) for kind in found for one in found[kind]
+        simplify(one) in map(simplify, offer.webhooks[kind])
+        for kind in found
+        for one in found[kind]
     )
     digests = {record.digest for record in crew if record.is_ready or is_added}
     in_force, pending = notes.in_force, notes.pending
@@ -476,10 +478,10 @@ def is_same(one: Sequence[Json], other: Sequence[Json]) -> bool:
 
 def _get_key(webhook: Json) -> tuple[Any, ...]:
     config = webhook["clientConfig"]
-    return _reduce(webhook), split_address(config), config.get("caBundle") or ""
+    return simplify(webhook), split_address(config), config.get("caBundle") or ""
 
 
-def _reduce(webhook: Mapping[str, Any]) -> Json:
+def simplify(webhook: Mapping[str, Any]) -> Json:
     """Drop the address, the CAs, and the fields that are empty or have their defaults."""
     reduced = {k: v for k, v in webhook.items() if v and v != _DEFAULTS.get(k)}
     reduced["clientConfig"] = split_address(webhook["clientConfig"])[1]

@@ -16,6 +16,7 @@ from webop.cli.options import (
     choose_scope,
     load_quietly,
     scope_options,
+    set_lease,
     source_options,
     startup_option,
 )
@@ -48,6 +49,7 @@ def _check_account(_: click.Context, __: click.Parameter, account: str | None) -
 )  # fmt: skip
 @scope_options(_option)
 @_option("--lease", "lease_name", metavar="NAME", help="The Lease, as for 'webop run'.")
+@_option("--shards", "shards_name", metavar="NAME", help="The shards, as for 'webop run'.")
 @_option("-P", "--peering", "peering_name", metavar="NAME", help="The peering, as for 'webop run'.")
 @_option("--standalone", is_flag=True, help="Skip peering, as for 'webop run'.")
 @source_options()
@@ -71,7 +73,8 @@ def doctor(ctx: click.Context, controls: CLIControls, /, form: str, **options: A
 
     For webhooks: do live replicas maintain them, is the certificate trusted, and can the API
     server call them (by dry runs: handlers get dry_run=True, and nothing is stored)? For objects:
-    who holds the Lease, who pauses the operator, which deletions wait for it? And permissions.
+    who holds the Lease or owns the shards, who pauses the operator, which deletions wait for it?
+    And permissions.
 
     With the files in PATHS, the doctor also checks that their handlers have webhooks, that their
     rules (webop.rule) are in force, and that RBAC permits what the handlers and the settings need.
@@ -90,7 +93,7 @@ def doctor(ctx: click.Context, controls: CLIControls, /, form: str, **options: A
     registry, _ = load_quietly(options.pop("paths"), options.pop("modules"), controls.registry)
     settings = controls.settings or OperatorSettings.from_environment()
     _, namespaces = choose_scope(ctx, options.pop("clusterwide"), options.pop("namespaces"))
-    settings.leadership.lease_name = options.pop("lease_name") or settings.leadership.lease_name
+    set_lease(settings, options.pop("lease_name"), options.pop("shards_name"))
     settings.peering.standalone |= options.pop("standalone")
     if name := options.pop("peering_name"):
         settings.peering.name, settings.peering.mandatory = name, True

@@ -25,16 +25,18 @@ from webop.cli.doctor.findings import (
     note,
     warn,
 )
+from webop.cli.doctor.shard_checks import read_team
 from webop.cli.manifests.objects import STATUS_PORT
 from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo
 from webop.client.discovery import discover
 from webop.client.standalone import connect_command
-from webop.errors import APIError, APINotFoundError
+from webop.errors import APIError, APIForbiddenError, APINotFoundError
 from webop.objects.body import Body
 from webop.objects.diffs import diff
 from webop.objects.names import join_names
 from webop.objects.resources import Resource
+from webop.objects.shards import find_shard, parse_shards
 from webop.objects.storage.codec import decode
 from webop.objects.storage.diffbase import AnnotationsDiffBaseStorage, EssenceDigest
 from webop.objects.storage.keys import find_managed_prefixes
@@ -88,14 +90,40 @@ async def _explain(kind: str, namespace: str | None, name: str, status: str) -> 
         except APINotFoundError:
             hint = await _suggest_namespace(client, resource, name)
             raise click.ClickException(f"There is no {title}.{hint}") from None
-    answer: Json = {}
+        answer: Json = {}
+        shard = None
+        try:
+            answer = await _ask(status, f"{resource.plural_name}/{raw['metadata']['uid']}")
+            shard = _find_shard(answer, raw["metadata"])
+            replica = [*_judge_answer(answer, shard)]
+        except APIError as exc:
+            replica = [warn("replica", f"none was asked: {status}: {exc}", _ASK)]
+        found = [*_judge_object(raw, (answer.get("kind") or {}).get("fields"))]
+        if shard is not None:
+            found.append(await _judge_shard(client, answer["shards"]["lease"], shard))
+    return {title: found, "Replica": replica}
+
+
+def _find_shard(answer: Json, meta: Json) -> int | None:
+    """Return the shard of an object; None if the replicas do not divide the objects of its kind."""
+    if not (answer.get("shards") and answer["kind"]):
+        return None
+    divisor = answer["kind"]["divided_by"]
+    return find_shard(meta[divisor]) if divisor else 0
+
+
+async def _judge_shard(client: Client, lease: str, shard: int) -> Finding:
+    """Return who owns a shard by the Lease with the owners, given as NAMESPACE/NAME."""
+    namespace, _, name = lease.removesuffix("-shards").partition("/")
     try:
-        answer = await _ask(status, f"{resource.plural_name}/{raw['metadata']['uid']}")
-        replica = [*_judge_answer(answer)]
-    except APIError as exc:
-        replica = [warn("replica", f"none was asked: {status}: {exc}", _ASK)]
-    fields = (answer.get("kind") or {}).get("fields")
-    return {title: [*_judge_object(raw, fields)], "Replica": replica}
+        team = await read_team(client, namespace, name, dt.datetime.now(dt.UTC))
+    except APIForbiddenError as exc:
+        return note("shard", f"{shard}; its owner is unknown: {exc}")
+    for owner, shards in team.owners.items():
+        if shard in shards:
+            return approve("shard", f"{shard}, owned by {owner}")
+    remedy = f"See: webop doctor --shards {name}"
+    return fail("shard", f"{shard}, free: no replica that runs owns it", remedy)
 
 
 async def _suggest_namespace(client: Client, resource: Resource, name: str) -> str:
@@ -175,8 +203,8 @@ def _judge_record(key: str, record: Json | None, now: dt.datetime) -> Iterator[F
         yield warn(key, f"{text}, the next one {due}{said}", _RETRY)
 
 
-def _judge_answer(answer: Json) -> Iterator[Finding]:
-    """Yield findings about the report of a replica about one object."""
+def _judge_answer(answer: Json, shard: int | None) -> Iterator[Finding]:
+    """Yield findings about the report of a replica about one object of a shard."""
     operator, scope, row = answer["operator"], answer["kind"], answer["object"]
     role = answer["role"] or "no handlers of objects"
     who = f"{operator['pod'] or operator['name']} in the cluster {operator['cluster']}"
@@ -192,6 +220,10 @@ def _judge_answer(answer: Json) -> Iterator[Finding]:
         yield fail("kind", "it does not serve this kind", remedy)
         return
     yield note("handlers", join_names(scope["handlers"], 20))
+    if shard is not None and shard not in parse_shards(answer["shards"]["owned"]):
+        remedy = "Ask the owner of the shard: kubectl port-forward pod/NAME 8081"
+        yield warn("now", "another replica handles the objects of its shard", remedy)
+        return
     if row is None:
         selectors = (f"{key}={text}" for key, text in scope["selectors"].items())
         limits = join_names([*scope["namespaces"], *selectors])

@@ -118,8 +118,20 @@ class _RememberingCommand(SectionCommand):
     "--replicas", type=click.IntRange(min=1), metavar="NUMBER",
     help="The number of pods; by default 2, or 1 with --no-lease if there are objects to handle.",
 )  # fmt: skip
-@_others("--lease", metavar="NAME", help="The name of the leader's Lease; by default, --name.")
+@_others(
+    "--lease", metavar="NAME",
+    help="The name of the leader's Lease, or of those of the shards; by default, --name.",
+)  # fmt: skip
 @_others("--no-lease", is_flag=True, help="Use no Lease: one replica, with a gap at each update.")
+@_others(
+    "--sharded", is_flag=True,
+    help="Let all replicas work: they divide the objects, as with 'webop run --shards'.",
+)  # fmt: skip
+@_others(
+    "--canary", metavar="IMAGE",
+    help="With --sharded: also write the Deployment NAME-canary, a replica that tries this image "
+    "on 2 of the 64 shards. It serves webhooks as the others do.",
+)  # fmt: skip
 @_others(
     "--priority-class", "priority", metavar="NAME",
     help="The priority class of the pods; by default, system-cluster-critical with webhooks, "
@@ -149,6 +161,11 @@ class _RememberingCommand(SectionCommand):
     callback=_check_networks,
     help="The network of your pods, which then cannot connect to the webhooks; repeatable. By "
     "default, all pods can; with --cluster, those of the networks of its nodes cannot.",
+)  # fmt: skip
+@_output(
+    "--rights-for", type=click.Choice(["run", "plan"]), default="run", show_default=True,
+    help="'plan': only the account NAME-plan for 'webop plan', with the rights to read and to do "
+    "dry runs, and a policy that denies it everything else.",
 )  # fmt: skip
 @_output(
     "--kustomize", "folder", metavar="FOLDER", type=click.Path(file_okay=False, path_type=Path),
@@ -193,6 +210,10 @@ def manifests(
     _, namespaces = choose_scope(ctx, clusterwide, options.pop("namespaces"))
     if no_lease and options["lease"]:
         raise click.UsageError("--lease and --no-lease exclude each other.")
+    if no_lease and options["sharded"]:
+        raise click.UsageError("--sharded and --no-lease exclude each other.")
+    if options["canary"] and not options["sharded"]:
+        raise click.UsageError("--canary needs --sharded: a canary tries a version on shards.")
     if folder and chart:
         raise click.UsageError("--kustomize and --helm exclude each other.")
     home = options.pop("home") or (namespaces[0] if len(namespaces) == 1 else "")

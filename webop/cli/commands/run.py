@@ -23,6 +23,7 @@ from webop.cli.options import (
     choose_scope,
     logging_options,
     scope_options,
+    set_lease,
     source_options,
 )
 from webop.cli.reloading import Supervisor, accept_reload, wait_for_turn
@@ -40,7 +41,7 @@ _EPILOG = """\b
 Examples:
     webop run --all-namespaces handlers.py
     webop run -n 'team-*,!team-x' -L http://0.0.0.0:8080/healthz handlers.py
-    webop run -A --dev --verbose -m package.handlers
+    webop run -A --verbose -m package.handlers
     webop run -A --lease my-operator handlers.py
     webop run -A --shards my-operator handlers.py
     webop run -A --dev --reload handlers.py
@@ -199,10 +200,7 @@ def run(
     settings = controls.settings or OperatorSettings.from_environment()
     stop_flag = controls.stop_flag
     settings.operator.set_default(guess_name([*paths, *modules]))
-    if lease_name and shards_name:
-        raise click.UsageError("--lease and --shards exclude each other: one works, or all do.")
-    settings.leadership.lease_name = lease_name or shards_name or settings.leadership.lease_name
-    settings.leadership.sharded |= bool(shards_name)
+    set_lease(settings, lease_name, shards_name)
     settings.admission.take_over |= take_over
     if parent is not None:
         check_registry(registry)  # before the old handlers stop

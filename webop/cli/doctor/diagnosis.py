@@ -21,6 +21,7 @@ from webop.cli.doctor.missing_rights import check_permissions, list_unknown
 from webop.cli.doctor.policy_checks import check_rules
 from webop.cli.doctor.reachability import check_trust, probe
 from webop.cli.doctor.selector_checks import check_selectors
+from webop.cli.doctor.shard_checks import check_shards
 from webop.cli.required_rights import call_startup
 from webop.client.discovery import discover
 from webop.client.self_review import review_self
@@ -29,7 +30,10 @@ from webop.controlplane.cache import get_root
 from webop.errors import APIError, APIForbiddenError, LoginError
 from webop.handlers.model import Activity, WebhookType
 
-_REMEDY = "Pass what they set: --managed, --lease, --peering, or variables WEBOP_<GROUP>__<NAME>."
+_REMEDY = (
+    "Pass what they set: --managed, --lease, --shards, --peering, or variables "
+    "WEBOP_<GROUP>__<NAME>."
+)
 
 
 async def examine(context: Context) -> Report:
@@ -99,6 +103,7 @@ async def _examine(context: Context) -> AsyncIterator[tuple[str, Iterable[Findin
     whose = f"Permissions of {context.account or context.username or 'this account'}"
     for title, check in (
         ("Coordination", records.check_lease),
+        ("Coordination", check_shards),
         ("Coordination", records.check_peering),
         ("Coordination", records.check_finalizers),
         ("Objects that wait", records.check_events),

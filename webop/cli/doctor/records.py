@@ -187,9 +187,9 @@ def check_handlers(
 
 
 async def check_lease(context: Context) -> list[Finding]:
-    """Check that a live replica holds the Lease, if the operator has one."""
+    """Check that a live replica holds the Lease, if the operator elects a leader."""
     leadership = context.settings.leadership
-    if leadership.lease_name is None:
+    if leadership.lease_name is None or leadership.sharded:
         return []
     where, name = leadership.lease_namespace or context.namespace, leadership.lease_name
     raw = await context.read(LEASES.get_url(namespace=where, name=name))

@@ -16,10 +16,12 @@ from webop.cli.manifests.yaml_text import dump
 
 # Names that are valid, and that nobody has.
 _NAME, _HOME, _IMAGE = "webop-chart-name", "webop-chart-home", "webop-chart-image"
+_CANARY = "webop-chart-canary"
 _VALUES = {
     _NAME: ".Values.name",
     _HOME: "(.Values.namespace | default .Release.Namespace)",
     _IMAGE: ".Values.image",
+    _CANARY: ".Values.canary",
 }
 _STAND_IN = re.compile("|".join(_VALUES))
 # A whole value, not a part of one.
@@ -36,7 +38,9 @@ def prepare(request: Request, *, is_placed: bool) -> Request:
         is_placed: whether the namespace is given, so that it is no value of the chart.
     """
     home = request.home if is_placed else _HOME
-    return dataclasses.replace(request, name=_NAME, home=home, image=_IMAGE, is_chart=True)
+    canary = _CANARY if request.canary or request.sharded else None
+    request = dataclasses.replace(request, image=_IMAGE, canary=canary)
+    return dataclasses.replace(request, name=_NAME, home=home, is_chart=True)
 
 
 def build_chart(
@@ -60,6 +64,9 @@ def build_chart(
     values += f"{_dump({'image': request.image})}\n"
     single = "# No value: replicas. Without a Lease, there must be only one.\n\n"
     values += f"{replicas[0].strip()}\n" if replicas else single
+    if files["canary"]:
+        values += "# The image that a canary tries; if it is empty, there is no canary.\n"
+        values += f"{_dump({'canary': request.canary or ''})}\n"
     values += f"resources:\n{textwrap.indent(RESOURCES, '  ')}\n"
     chart = {
         "apiVersion": "v2",
@@ -76,7 +83,12 @@ def build_chart(
     }
     for stem, documents in files.items():
         text = "\n---\n".join([head, *documents]) + "\n"
-        made[f"templates/{stem}.yaml"] = _build_template(text, is_scalable=bool(replicas))
+        is_scalable = bool(replicas) and stem != "canary"
+        made[f"templates/{stem}.yaml"] = _build_template(text, is_scalable=is_scalable)
+    if files["canary"]:
+        text = made["templates/canary.yaml"]
+        text = text.replace("\n---\n", "\n{{- if .Values.canary }}\n---\n", 1)
+        made["templates/canary.yaml"] = f"{text}{{{{- end }}}}\n"
     return made
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ requests: {cpu: 50m, memory: 96Mi, ephemeral-storage: 64Mi}
 limits: {memory: 256Mi, ephemeral-storage: 256Mi}"""
 #: The classes that every cluster has are for its vital parts.
 SYSTEM_PRIORITY = "system-cluster-critical"
+_CANARY_SHARDS = "2"
 
 
 def _dump(value: Any) -> str:
@@ -33,10 +34,12 @@ class Request:
 
     Attributes:
         sources: the arguments of ``webop run`` that name files and modules.
+        canary: the image that a canary tries.
         rbac: files with RBAC rules, and rights in the short form.
         metrics: the namespace of the pods that scrape the metrics.
         variables: the environment variables of the container.
         namespaces: where the operator works; empty for the whole cluster.
+        rights_for: "run", or "plan" for only the account that plans.
         is_chart: whether names are stand-ins for values of a chart.
     """
 
@@ -49,6 +52,8 @@ class Request:
     namespaces: tuple[str, ...]
     has_lease: bool
     lease: str | None
+    sharded: bool
+    canary: str | None
     peering: str | None
     service: str | None
     managed: str | None
@@ -61,6 +66,7 @@ class Request:
     pod_networks: Sequence[str]
     priority: str | None
     creates_namespace: bool
+    rights_for: str = "run"
     is_chart: bool = False
 
     @property
@@ -78,6 +84,7 @@ class Plan:
         variables: the environment variables of the container.
         replicas: the number of replicas.
         is_shared: whether several replicas can run: with a Lease, or with webhooks only.
+        is_sharded: whether they divide the objects by shards.
         server: the webhook server, if it is behind a Service.
         pod_networks: the networks that cannot connect to the webhooks; empty if unknown.
         priority: the priority class of the pods, or None.
@@ -88,6 +95,7 @@ class Plan:
     variables: Mapping[str, str]
     replicas: int
     is_shared: bool
+    is_sharded: bool
     server: WebhookServiceServer | None
     pod_networks: Sequence[str]
     priority: str | None
@@ -128,6 +136,22 @@ metadata:
     def build_account(self) -> str:
         """Return the service account."""
         return f"apiVersion: v1\nkind: ServiceAccount\n{self._head}"
+
+    def build_canary(self, image: str) -> str:
+        """Return the Deployment of a canary; its pods have the labels of the others, too."""
+        request = replace(self.request, image=image)
+        variables = {**self.variables, "WEBOP_CANARY": _CANARY_SHARDS}
+        text = replace(self, request=request, replicas=1, variables=variables).build_deployment()
+        name = f"  name: {_dump(f'{self.request.name}-canary')}\n"
+        text = text.replace(f"  name: {self._name}\n", name, 1)
+        for indent in ("\n      ", "\n        "):  # of the selector, and of the pods
+            known = f"{indent}app.kubernetes.io/name: {self._name}"
+            text = text.replace(known, f"{known}{indent}app.kubernetes.io/component: canary", 1)
+        return f"""\
+# A canary: a replica of another version, for {_CANARY_SHARDS} of the 64 shards. It gives them up if
+# its handlers fail. To promote the version, give the image to the other Deployment, and delete
+# this one. The Service leads to it, too.
+{text}"""
 
     def build_deployment(self) -> str:
         """Return the Deployment."""
@@ -225,6 +249,11 @@ spec:
 """
 
     def _build_strategy(self) -> str:
+        if self.is_sharded:
+            return (
+                "# For a change between --lease and --shards, use the strategy Recreate.\n"
+                "type: RollingUpdate\nrollingUpdate: {maxUnavailable: 0, maxSurge: 1}"
+            )
         if self.is_shared:
             return "type: RollingUpdate\nrollingUpdate: {maxUnavailable: 0, maxSurge: 1}"
         return (

@@ -9,6 +9,7 @@ import base64
 import ipaddress
 import os
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -18,13 +19,20 @@ from webop.admission.configurations.policies import MUTATING, MUTATING_SINCE, bu
 from webop.admission.conversion_reviews import PATH
 from webop.cli.manifests.kinds import find_kinds, list_builtin, parse_definition, read_definitions
 from webop.cli.manifests.objects import PROBES_PORT, STATUS_PORT, SYSTEM_PRIORITY, Plan, Request
-from webop.cli.manifests.roles import build_rights, split_rules
+from webop.cli.manifests.roles import build_dry_run_policy, build_rights, split_rules
 from webop.cli.manifests.yaml_text import dump
-from webop.cli.required_rights import Inspection, call_startup, find_models, list_needs
+from webop.cli.required_rights import (
+    Inspection,
+    call_startup,
+    find_models,
+    list_needs,
+    list_planning_needs,
+)
 from webop.client.api import Client
 from webop.client.discovery import discover
 from webop.client.standalone import connect_command
 from webop.coordination.peer_records import build_kinds
+from webop.coordination.shard_map import SLOTS
 from webop.errors import ConfigurationError
 from webop.handlers.model import Rule, WebhookType
 from webop.handlers.registry import OperatorRegistry
@@ -53,6 +61,21 @@ _UNSERVED = (
     "was left out, because the cluster has no policies that change objects. They need Kubernetes "
     f"{MUTATING_SINCE}."
 )
+
+
+def _choose_replicas(request: Request, *, is_shared: bool) -> int:
+    """Return the number of replicas.
+
+    Raises:
+        ConfigurationError: all of them would handle the same objects.
+    """
+    replicas = request.replicas or (2 if is_shared else 1)
+    if replicas > 1 and not is_shared:
+        raise ConfigurationError(
+            f"All {replicas} replicas would handle the same objects. They need a Lease: remove "
+            "--no-lease."
+        )
+    return replicas
 
 
 async def build_manifests(registry: OperatorRegistry, request: Request) -> tuple[Files, list[str]]:
@@ -95,24 +118,24 @@ async def build_manifests(registry: OperatorRegistry, request: Request) -> tuple
     operator.resources = {*kinds, *(kind for kind in peerings if "kopf" in kind.group)}
     lease = settings.leadership.lease_name if watched else None
     is_shared = lease is not None or not watched
-    replicas = request.replicas or (2 if is_shared else 1)
-    if replicas > 1 and not is_shared:
-        raise ConfigurationError(
-            f"All {replicas} replicas would handle the same objects. They need a Lease: remove "
-            "--no-lease."
-        )
+    replicas = _choose_replicas(request, is_shared=is_shared)
+    # Twice the replicas, with a canary; in a chart, their number is a value.
+    operator.slots = SLOTS if request.is_chart else min(SLOTS, 2 * (replicas + 1))
     plan = Plan(
         request=request,
         arguments=_build_arguments(request, settings, lease),
         variables=variables,
         replicas=replicas,
         is_shared=is_shared,
+        is_sharded=lease is not None and settings.leadership.sharded,
         server=operator.service_server,
         pod_networks=pod_networks,
         priority=None
         if request.priority == "none"
         else request.priority or (SYSTEM_PRIORITY if registry.needs_webhook_server else None),
     )
+    if request.rights_for == "plan":
+        return {"rbac": [*_build_planning_account(plan, operator, own)]}, warnings
     warnings += _complete_definitions(definitions, registry, plan)
     files: Files = {"crds": [dump(definition) for definition in definitions]}
     rules = [rule for rule in registry.rules if has_mutating or not rule.is_mutating]
@@ -134,13 +157,24 @@ async def build_manifests(registry: OperatorRegistry, request: Request) -> tuple
     return files, warnings
 
 
+def _build_planning_account(plan: Plan, operator: Inspection, own: str) -> Iterator[str]:
+    """Yield the account of ``webop plan``, its rights, and what denies it all but dry runs."""
+    operator.settings.posting.enabled = False
+    plan = replace(plan, request=replace(plan.request, name=f"{plan.request.name}-plan"))
+    yield plan.build_account()
+    yield from build_rights(plan, list_planning_needs(operator), operator.handled, own)
+    yield from build_dry_run_policy(plan)
+
+
 def _build_objects(plan: Plan) -> Files:
     """Return the Deployment and the network objects."""
     deployment = [plan.build_deployment()]
     deployment += [plan.build_budget()] if plan.is_shared else []
     deployment += [plan.build_quota()] if plan.priority == SYSTEM_PRIORITY else []
+    canary = [plan.build_canary(plan.request.canary)] if plan.request.canary else []
     network = [plan.build_service()] if plan.server else []
-    return {"deployment": deployment, "network": [*network, plan.build_policy()]}
+    network.append(plan.build_policy())
+    return {"deployment": deployment, "canary": canary, "network": network}
 
 
 def _build_arguments(request: Request, settings: OperatorSettings, lease: str | None) -> list[str]:
@@ -148,7 +182,8 @@ def _build_arguments(request: Request, settings: OperatorSettings, lease: str | 
     scope = [f"--namespace={one}" for one in request.namespaces] or ["--all-namespaces"]
     others = ["--standalone"] if settings.peering.standalone else []
     others += [f"--peering={request.peering}"] if request.peering else []
-    others += [f"--lease={lease}"] if lease is not None else []
+    option = "--shards" if settings.leadership.sharded else "--lease"
+    others += [f"{option}={lease}"] if lease is not None else []
     probes = [f"--probes=http://0.0.0.0:{PROBES_PORT}/healthz"]
     probes += [f"--status=http://localhost:{STATUS_PORT}/ui"]  # for kubectl port-forward
     probes += [f"--metrics=http://0.0.0.0:{PROBES_PORT}/metrics"] if request.metrics else []
@@ -190,6 +225,7 @@ async def _prepare(
     if request.has_lease and registry.select_resource_handlers():
         name = request.lease or settings.leadership.lease_name or request.name
         settings.leadership.lease_name = name
+        settings.leadership.sharded |= request.sharded
     if request.peering:
         settings.peering.name, settings.peering.mandatory = request.peering, True
     operator = Inspection(

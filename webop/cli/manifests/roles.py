@@ -22,8 +22,14 @@ _OWN: Final = "For what the handlers do themselves, from the file of --rbac."
 _DECLARED: Final = "For what handlers do themselves, from settings.networking.rights and --rbac."
 _OWNING: Final = "To make these objects owners of children: some clusters (OpenShift) check it."
 _CONVERSION: Final = "To write where API servers have objects converted between versions."
+_COMPARED: Final = "To compare the webhooks with those in force."
 _WHY: Final = {  # by the name of the resource with its group
     "customresourcedefinitions.apiextensions.k8s.io": "To find kinds, also those created later.",
+    "resourcequotas": "A dry run checks them for each object alone: the plan says so.",
+    **dict.fromkeys(
+        (f"{kind}admissionpolicies.{GROUP}" for kind in ("validating", "mutating")),
+        "To compare the rules with the policies.",
+    ),
     "namespaces": "To find namespaces, also those created later.",
     "events": "To post Kubernetes Events about handlers.",
     "secrets": (
@@ -31,8 +37,8 @@ _WHY: Final = {  # by the name of the resource with its group
         "name."
     ),
     "leases.coordination.k8s.io": (
-        "The Lease of the leader. RBAC cannot limit create to a name. With list and watch, "
-        "replicas take over faster."
+        "The Lease of the leader, or the Leases of the shards. RBAC cannot limit create to a name. "
+        "With list and watch, replicas take over faster."
     ),
     "kopfpeerings.kopf.dev": "To register and to see other operators.",
     "clusterkopfpeerings.kopf.dev": "To register and to see other operators.",
@@ -145,6 +151,7 @@ def _build_rules(needs: Iterable[Need], handled: Collection[tuple[str, str]]) ->
             why = _HANDLED if is_handled else _WHY.get(f"{resource}.{group}".rstrip("."), _HANDLED)
             why = _OWNING if resource.endswith("/finalizers") else why
             why = _CONVERSION if resource == CRDS.plural and names else why
+            why = _COMPARED if names and group == GROUP and "patch" not in verbs else why
             why = _DECLARED if is_declared else why
             rules.setdefault((why, group, names, ordered), []).append(resource)
     lines, last = [], ""
@@ -174,6 +181,38 @@ def _build_role(plan: Plan, place: str, name: str, rules: str) -> Iterator[str]:
             "subjects": [subject],
         }
     )
+
+
+def build_dry_run_policy(plan: Plan) -> Iterator[str]:
+    """Yield the policy, and its binding, that denies an account all writes but dry runs.
+
+    Reviews, such as SelfSubjectAccessReviews, store nothing.
+    """
+    account = f"system:serviceaccount:{plan.request.home}:{plan.request.name}"
+    api, name = {"apiVersion": f"{GROUP}/v1"}, f"dry-runs-only.{plan.request.name}"
+    metadata = {"name": name, "labels": plan.labels}
+    spec = {
+        "failurePolicy": "Fail",
+        "matchConstraints": {
+            "resourceRules": [_match_all(["*"])],
+            "excludeResourceRules": [_match_all(["authentication.k8s.io", "authorization.k8s.io"])],
+        },
+        "matchConditions": [
+            {"name": "account", "expression": f"request.userInfo.username == '{account}'"}
+        ],
+        "validations": [
+            {"expression": "request.dryRun", "message": f"{account} can only do dry runs."}
+        ],
+    }
+    kind = "ValidatingAdmissionPolicy"
+    yield dump({**api, "kind": kind, "metadata": metadata, "spec": spec})
+    binding = {"policyName": name, "validationActions": ["Deny"]}
+    yield dump({**api, "kind": f"{kind}Binding", "metadata": metadata, "spec": binding})
+
+
+def _match_all(groups: list[str]) -> dict[str, list[str]]:
+    rule = {"apiGroups": groups, "apiVersions": ["*"]}
+    return {**rule, "operations": ["*"], "resources": ["*/*"]}
 
 
 def _comment(text: str) -> str:

@@ -28,7 +28,7 @@ MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 
-_REVIEWS = ("/apis/authentication.k8s.io/", "/apis/authorization.k8s.io/")
+REVIEWS = ("/apis/authentication.k8s.io/", "/apis/authorization.k8s.io/")
 _VERSION_TEST = ("test", "/metadata/resourceVersion")
 
 # In YAML, these are line breaks, which become spaces, or are not allowed.
@@ -88,7 +88,7 @@ class Call(NamedTuple):
         if self.method == "DELETE":
             return bool(resolve(body, ("preconditions",)))
         is_new = self.method == "POST" and self.attempt.name is None
-        is_review = self.path.startswith(_REVIEWS)
+        is_review = self.path.startswith(REVIEWS)
         return is_new and (is_review or bool(resolve(body, ("metadata", "name"))))
 
 

@@ -234,6 +234,7 @@ const showFacts = () => {
     Cluster: cluster,
     Running: `for ${formatTime((now - Date.parse(since)) / 1000)}, since ${new Date(since).toLocaleString()}`,
     Role: report.role || "no handlers for objects",
+    "Shards without an owner": report.shards?.unowned,
     "Event loop late": describeQuantiles(report.loop_lag.recent_counts, 0.99),
     "Busy threads": report.threads.map(describePool).join("; "),
     "Certificate expires": report.certificate_expires && (left > 0 ? `in ${formatTime(left)}` : "expired"),

@@ -13,6 +13,8 @@ from tests.kit.operators import Objects, RunOperator, build_settings, do_nothing
 from tests.kit.peering_objects import PeeringObject, Seen, build_record
 from tests.kit.waiting import eventually
 from webop.client.auth.vault import ConnectionInfo, Vault
+from webop.coordination.shard_map import ShardMap
+from webop.errors import APINotFoundError
 from webop.handlers.stopping import AsyncDaemonStopped
 from webop.reactor.observer import Scope
 from webop.runtime.operator import Operator, OperatorOptions
@@ -188,10 +190,12 @@ async def test_at_sigterm_others_take_over_at_once_while_webhooks_are_served_on(
 
 
 @pytest.mark.feature("PEE-12", "PEE-13")
+@pytest.mark.parametrize("sharded", [False, True])
 async def test_replicas_that_share_a_lease_are_one_peer(
-    run_operator: RunOperator, shared: PeeringObject, objects: Objects, seen: Seen
+    run_operator: RunOperator, shared: PeeringObject, objects: Objects, seen: Seen, sharded: bool
 ) -> None:
     lease = {
+        "sharded": sharded,
         "lease_name": "ours",
         "lease_namespace": objects.namespace,
         "lease_duration": 4,
@@ -227,6 +231,14 @@ async def test_replicas_that_share_a_lease_are_one_peer(
 
 
 async def read_holder(objects: Objects) -> str:
+    """Return the leader; with shards, the owner of the first one."""
     path = f"/apis/coordination.k8s.io/v1/namespaces/{objects.namespace}/leases/ours"
-    holder: str = (await objects.client.request("GET", path))["spec"]["holderIdentity"]
+    try:
+        lease = await objects.client.request("GET", path)
+    except APINotFoundError:
+        owners = ShardMap.parse(await objects.client.request("GET", f"{path}-shards"))
+        term = owners.find(0)
+        assert term is not None
+        return term.holder
+    holder: str = lease["spec"]["holderIdentity"]
     return holder

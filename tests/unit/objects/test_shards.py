@@ -1,0 +1,79 @@
+"""Shards: hashes, ranges, selectors."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+
+import pytest
+
+from webop.objects.shards import (
+    SHARDS,
+    build_shard_selector,
+    find_shard,
+    format_shards,
+    parse_shards,
+)
+
+
+# FNV-1a, 64 bits (draft-eastlake-fnv, appendix): the top six bits.
+@pytest.mark.parametrize(
+    ("text", "digest"),
+    [
+        ("", 0xCBF29CE484222325),
+        ("a", 0xAF63DC4C8601EC8C),
+        ("b", 0xAF63DF4C8601F1A5),
+        ("foobar", 0x85944171F73967E8),
+    ],
+)
+def test_the_shard_is_the_top_of_the_hash(text: str, digest: int) -> None:
+    assert find_shard(text) == digest >> 58
+
+
+def test_random_uids_fall_into_all_shards() -> None:
+    counts = Counter(find_shard(str(uuid.uuid4())) for _ in range(64_000))
+    assert set(counts) == set(range(SHARDS))
+    assert max(counts.values()) < 1.3 * min(counts.values())
+
+
+@pytest.mark.parametrize(
+    ("shards", "text"),
+    [
+        ([], ""),
+        ([5], "5"),
+        ([2, 0, 1], "0-2"),
+        ([0, 2, 3, 63], "0,2-3,63"),
+        (range(64), "0-63"),
+    ],
+)
+def test_shards_as_text(shards: list[int], text: str) -> None:
+    assert format_shards(shards) == text
+    assert parse_shards(text) == frozenset(shards)
+
+
+@pytest.mark.parametrize("text", ["x", "64", "60-64", "-1", "1;2"])
+def test_a_text_that_names_no_shards(text: str) -> None:
+    with pytest.raises(ValueError, match=r"shards are numbers|invalid literal"):
+        parse_shards(text)
+
+
+@pytest.mark.parametrize(
+    ("field", "shards", "ranges"),
+    [
+        ("uid", range(32), [("0x0000000000000000", "0x8000000000000000")]),
+        (
+            "namespace",
+            [0, 63],
+            [
+                ("0x0000000000000000", "0x0400000000000000"),
+                ("0xfc00000000000000", "0x10000000000000000"),
+            ],
+        ),
+        ("uid", range(64), []),
+    ],
+)
+def test_the_selector_of_shards(
+    field: str, shards: list[int], ranges: list[tuple[str, str]]
+) -> None:
+    each = (f"shardRange(object.metadata.{field}, '{begin}', '{end}')" for begin, end in ranges)
+    assert build_shard_selector(field, list(shards)) == " || ".join(each)

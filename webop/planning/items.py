@@ -1,0 +1,132 @@
+"""The items of a plan, and how certain they are. Pure."""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+MASKED: Final = "(masked)"
+_SECRET: Final = ("data", "stringData", "metadata.annotations")
+_OF_SERVERS: Final = frozenset({
+    *("creationTimestamp", "deletionGracePeriodSeconds", "generation", "managedFields"),
+    *("resourceVersion", "selfLink", "uid"),
+})  # fmt: skip
+
+
+class Certainty(enum.StrEnum):
+    """How certain an item is; if it is not, it has a reason."""
+
+    WILL = "will"
+    MAY = "may"
+    UNKNOWN = "unknown after this step"
+
+
+@dataclass(frozen=True, slots=True)
+class FieldChange:
+    """A field that becomes another one; None stands for no value."""
+
+    field: str
+    old: Any
+    new: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One thing that would be done: an action, such as "call", and a handler or an object.
+
+    ``is_change`` is whether it writes, or calls a handler for a change. Each start begins daemons,
+    for example: that is none.
+    """
+
+    action: str
+    target: str
+    certainty: Certainty = Certainty.WILL
+    reason: str = ""
+    fields: Sequence[FieldChange] = ()
+    is_change: bool = True
+
+
+note = partial(Item, is_change=False)
+
+
+@dataclass(slots=True)
+class Section:
+    """The items about the objects of a kind, or about the whole operator.
+
+    Attributes:
+        title: of what.
+        count: the number of objects.
+        changed: the number of objects with changes.
+        left_out: the number of objects with items that are not shown.
+        notes: items about the whole section.
+        objects: items by the namespaces and names of the objects that are shown.
+        at_each_start: what each start does, with the numbers of objects.
+    """
+
+    title: str
+    count: int = 0
+    changed: int = 0
+    left_out: int = 0
+    notes: list[Item] = field(default_factory=list)
+    objects: dict[str, list[Item]] = field(default_factory=dict)
+    at_each_start: Counter[str] = field(default_factory=Counter)
+
+    def add(self, place: str, items: list[Item], limit: int | None) -> None:
+        """Add an object; show it if there is more than each start does."""
+        routine = [one for one in items if not one.is_change and one.certainty is Certainty.WILL]
+        self.count += 1
+        self.changed += any(item.is_change for item in items)
+        self.at_each_start.update(f"{item.action} {item.target}" for item in routine)
+        if len(routine) == len(items):
+            return
+        if limit is not None and len(self.objects) >= limit:
+            self.left_out += 1
+        else:
+            self.objects[place] = items
+
+
+@dataclass(slots=True)
+class Plan:
+    """The sections of a plan; ``startup`` are the startup handlers that were called for it."""
+
+    startup: Sequence[str] = ()
+    sections: list[Section] = field(default_factory=list)
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether anything would be written, or a handler be called for a change."""
+        return any(one.changed or any(i.is_change for i in one.notes) for one in self.sections)
+
+
+def list_changes(
+    old: Any, new: Any, path: str = "", *, is_secret: bool = False
+) -> Iterator[FieldChange]:
+    """Yield the fields that differ; items of lists are known by their names, if they have some.
+
+    The fields that API servers set themselves do not count. The values of Secrets are masked.
+    """
+    if old == new:
+        return
+    pair, form = (old or {}, new or {}), "{}.{}"
+    if not all(isinstance(one, Mapping) for one in pair) or not any(pair):
+        pair, form = (_name_items(old), _name_items(new)), "{}[{}]"
+    if (bool(old), bool(new)) != (bool(pair[0]), bool(pair[1])) or not any(pair):
+        if is_secret and path.startswith(_SECRET):
+            old, new = (value if value is None else MASKED for value in (old, new))
+        yield FieldChange(path, old, new)
+        return
+    for key in {**pair[0], **pair[1]}:
+        if path != "metadata" or key not in _OF_SERVERS:
+            where, (before, after) = form.format(path, key).lstrip("."), pair
+            yield from list_changes(before.get(key), after.get(key), where, is_secret=is_secret)
+
+
+def _name_items(value: Any) -> Mapping[str, Any]:
+    """Return the items of a list by their names; empty if they have none."""
+    items = value if isinstance(value, list) else ()
+    named = {one["name"]: one for one in items if isinstance(one, Mapping) and one.get("name")}
+    return named if len(named) == len(items) else {}

@@ -1,0 +1,345 @@
+"""Make a plan: the decisions of an operator that begins now, for each object of the cluster.
+
+Flow of :class:`Planner`: login → startup handlers → discovery → children → indexes → for each
+object, :func:`webop.reactor.decision.decide`, and maybe its reconcilers → configurations. There are
+no watches, Leases, peering records and Events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, Final
+
+from webop.aio.concurrency import run_concurrently
+from webop.calls.progress import Progress
+from webop.calls.shared_options import CallOptions
+from webop.client.discovery import discover
+from webop.client.http.requests import Selection
+from webop.client.standalone import Networking, connect_command
+from webop.client.watch_events import get_uid, parse_version
+from webop.context.indexes import index_object
+from webop.errors import ActivityError, APIForbiddenError
+from webop.events.loggers import LocalObjectLogger
+from webop.handlers.causes import ResourceCause
+from webop.handlers.model import Activity, Reason, ReconcileHandler, name_decorator
+from webop.handlers.registry import OperatorRegistry
+from webop.handlers.validation import names_argument
+from webop.objects.body import Body
+from webop.objects.diffs import diff
+from webop.objects.names import join_names
+from webop.objects.namespace_patterns import is_exact, select_namespaces
+from webop.objects.resources import NAMESPACES, Resource, Selector
+from webop.planning.configurations import plan_configurations
+from webop.planning.dry_runs import DryRuns, Step, current_step
+from webop.planning.items import Certainty, Item, Plan, Section, note
+from webop.reactor.bodies import Bodies
+from webop.reactor.decision import Decision, decide
+from webop.reactor.entry import Entry
+from webop.reactor.failures import recover
+from webop.reactor.observer import Scope
+from webop.reactor.reconcilers import call_due
+from webop.reactor.resource_context import ResourceContext
+from webop.reactor.workers import Pace, Workers
+from webop.runtime.activity_handlers import run_activity
+from webop.runtime.operator import Operator, OperatorOptions
+from webop.settings.groups import OperatorSettings
+
+Json = dict[str, Any]
+
+_CALLS: Final = 16  # at once
+_PATIENCE: Final = 60.0  # seconds; for the startup handlers, and for each call
+_PAUSES: Final = (1.0, 2.0, 4.0)  # seconds; between the attempts of a request
+_NOT_YET: Final = "the object does not exist yet"
+_UNPRUNED: Final = "prune() does nothing after an apply that has failed"
+_FAILURES: Final = frozenset({"HandlerFailed", "HandlerRetry"})
+
+
+class _Listener(logging.Handler):
+    """Notes why handlers fail."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        step = current_step.get()
+        if step is not None and getattr(record, "k8s_reason", "") in _FAILURES:
+            step.failures.append(record.getMessage())
+
+
+@dataclass(slots=True, kw_only=True)
+class Planner:
+    """Makes a plan; the help of ``webop plan`` describes the options that are not listed here.
+
+    Attributes:
+        settings: those before the startup handlers.
+        definitions: the CustomResourceDefinitions of the models.
+        report: gets lines about the progress.
+    """
+
+    registry: OperatorRegistry
+    settings: OperatorSettings
+    scope: Scope
+    definitions: Sequence[Json]
+    calls_reconcilers: bool
+    calls_startup: bool
+    limit: int | None
+    report: Callable[[str], None]
+    _operator: Operator = field(init=False)
+    _handled: set[str] = field(default_factory=set)
+    _calls: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_CALLS))
+
+    async def plan(self) -> Plan:
+        """Return what the operator would do if it began now.
+
+        Raises:
+            LoginError: there are no credentials, or they are refused.
+            ActivityError: a startup handler has failed, or they took too long.
+            APIError: something cannot be read.
+        """
+        parts: Any = {name: getattr(self, name) for name in ("registry", "settings", "scope")}
+        listener, logger = _Listener(), logging.getLogger("webop.objects")
+        async with connect_command() as requests:
+            parts |= {"vault": requests.vault, "transport_factory": DryRuns().connect}
+            self._operator = Operator(OperatorOptions(**parts))
+            self._operator.client.options = Networking(_PAUSES)
+            logger.addHandler(listener)
+            try:
+                async with self._operator.client:
+                    return await self._plan()
+            finally:
+                logger.removeHandler(listener)
+
+    async def _plan(self) -> Plan:
+        plan = Plan()
+        if self.calls_startup:
+            await self._start(plan)
+        await self._discover()
+        contexts = [*self._build_contexts(plan)]
+        for ctx in contexts:
+            self._handled |= set() if ctx.handlers.has_only_children else {ctx.resource.plural_name}
+            await self._read_children(ctx)
+        for ctx in contexts:
+            if self._is_indexed and ctx.handlers.indexers:
+                await self._index(ctx)
+        for ctx in contexts:
+            if ctx.resource.plural_name in self._handled:
+                plan.sections.append(await self._plan_kind(ctx))
+        context, client = self._operator.context, self._operator.client
+        plan.sections += await plan_configurations(context, client, self.definitions)
+        return plan
+
+    def _has_calls(self, handlers: Iterable[Any]) -> bool:
+        """Return whether any of the handlers is a reconciler that is called."""
+        found = (one for one in handlers if isinstance(one, ReconcileHandler))
+        return any(self.calls_reconcilers or one.plannable for one in found)
+
+    @property
+    def _is_indexed(self) -> bool:
+        return self._has_calls(self.registry.select_resource_handlers())
+
+    async def _start(self, plan: Plan) -> None:
+        """Call the startup handlers, which can change settings."""
+        current_step.set(step := Step())
+        context = self._operator.context
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                plan.startup = [*await run_activity(context, Activity.STARTUP, is_planning=True)]
+        except TimeoutError:
+            text = f"The startup handlers did not end within {_PATIENCE:g} s."
+            raise ActivityError(text, kind=text) from None
+        current_step.set(None)
+        if step.writes:
+            plan.sections.append(Section("Startup handlers", notes=[*step.writes.values()]))
+
+    async def _discover(self) -> None:
+        """Find the kinds and the namespaces, as the observer does."""
+        context, client, scope = self._operator.context, self._operator.client, self.scope
+        found, names = await discover(client), None
+        if not scope.clusterwide:
+            named = context.settings.watching.build_selectors(NAMESPACES, is_named=True)
+            try:
+                pages = client.list_pages(NAMESPACES, None, Selection(named, is_partial=True))
+                listed = [one["metadata"]["name"] async for page in pages for one in page.items]
+                names = select_namespaces(listed, scope.patterns)
+            except APIForbiddenError:
+                names = frozenset(filter(is_exact, scope.patterns))
+        context.cluster_view.update(found.resources, found.groups, names)
+        if context.client is not None:
+            context.client.enter()
+
+    def _build_contexts(self, plan: Plan) -> Iterator[ResourceContext]:
+        """Yield the kinds of the handlers; plan nothing for those that the cluster lacks."""
+        context, bodies, pace = self._operator.context, Bodies(), Pace()
+        matched, absent = dict[Resource, set[Selector]](), dict[str, Item]()
+        for handler in context.registry.select_resource_handlers():
+            if (selector := handler.selector) is None:
+                continue
+            for resource in selector.find_candidates(context.cluster_view.resources):
+                if not resource.verbs or "list" in resource.verbs:
+                    matched.setdefault(resource, set()).add(selector)
+            if selector.is_specific and (why := context.cluster_view.explain_absence(selector)):
+                absent[str(selector)] = note("serve", str(selector), Certainty.UNKNOWN, why)
+        if absent:
+            plan.sections.append(Section("Absent kinds", notes=[*absent.values()]))
+        for resource, selectors in sorted(matched.items(), key=lambda pair: pair[0].name):
+            workers = Workers(resource.plural_name, context, bodies, pace)
+            handlers = context.registry.handlers_of(selectors)
+            yield ResourceContext(context, self._operator.client, resource, handlers, workers)
+
+    async def _list(self, ctx: ResourceContext) -> AsyncIterator[list[Json]]:
+        """Yield the objects of a kind, in pages."""
+        names, count = self._operator.context.cluster_view.namespaces, 0
+        selection = Selection(ctx.build_selectors(), is_partial=ctx.is_partial)
+        is_everywhere = names is None or not ctx.resource.namespaced
+        for place in [None] if is_everywhere else sorted(names or ()):
+            async for page in ctx.client.list_pages(ctx.resource, place, selection):
+                count += len(page.items)
+                self.report(f"{ctx.resource.name}: {count} objects")
+                yield page.items
+
+    async def _read_children(self, ctx: ResourceContext) -> None:
+        store, names = ctx.operator.children, ctx.operator.child_names
+        kind, is_read = ctx.resource.plural_name, ctx.handlers.reads_children
+        if ctx.handlers.children:
+            async for page in self._list(ctx):
+                for raw in page:
+                    store.note(kind, None, raw, names, is_read=is_read)
+                    raw["metadata"].pop("managedFields", None)
+
+    async def _index(self, ctx: ResourceContext) -> None:
+        """Fill the indexes, which the called reconcilers, and filters, can read."""
+        options, handlers = CallOptions(ctx.operator.settings), ctx.handlers.indexers
+        async for page in self._list(ctx):
+            for obj, raw in ((self._enter(ctx, raw), raw) for raw in page):
+                cause = ResourceCause(**ctx.describe(obj, Body(raw), LocalObjectLogger))
+                what = handlers, cause, obj.uid, ctx.operator.indices, options
+                await index_object(*what, is_wanted=lambda: True)
+
+    def _enter(self, ctx: ResourceContext, raw: Json) -> Entry:
+        """Return an object as an operator that has just started knows it."""
+        if not ctx.operator.settings.watching.managed_fields:
+            raw["metadata"].pop("managedFields", None)
+        stream: Any = SimpleNamespace(  # objects have no turns
+            is_paused=False,
+            is_ending=False,
+            find_gate=lambda _: None,
+            wake=lambda *_, **__: None,
+            accept_response=ctx.workers.bodies.keep,
+        )
+        obj = Entry(stream, get_uid(raw), raw["metadata"]["name"], raw["metadata"].get("namespace"))
+        obj.version, obj.must_resume = parse_version(raw), True
+        return obj
+
+    async def _plan_kind(self, ctx: ResourceContext) -> Section:
+        section, limit = Section(ctx.resource.name), self.limit
+        async for page in self._list(ctx):
+            shown = len(page) if limit is None else limit - section.count
+            planned = (
+                self._plan_object(ctx, raw, is_shown=number < shown)
+                for number, raw in enumerate(page)
+            )
+            for place, items in await run_concurrently(planned):
+                section.add(place, items, limit)
+        is_called = self._has_calls(ctx.handlers.reconcilers)
+        if is_called and limit is not None and limit < section.count:
+            why = f"they were called for {limit} of {section.count} objects (--limit)"
+            section.notes.append(note("call", "reconcilers", Certainty.UNKNOWN, why))
+        section.notes += [note("call", f"{one} for each object") for one in ctx.handlers.events]
+        for handler, index in itertools.product(ctx.handlers.everything, ctx.operator.indices):
+            if not self._is_indexed and handler.when and names_argument(handler.when, index):
+                why = f"its filter reads the index {index!r}, which is empty without --call"
+                section.notes.append(note("decide", str(handler), Certainty.MAY, why))
+        return section
+
+    async def _plan_object(
+        self, ctx: ResourceContext, raw: Json, *, is_shown: bool
+    ) -> tuple[str, list[Item]]:
+        obj, items = self._enter(ctx, raw), list[Item]()
+        try:
+            decision = decide(ctx, obj, raw)
+            if decision and decision.wants_finalizer is not None:
+                raw = _set_finalizer(ctx, raw, decision, items)
+                is_last = decision.cause.reason is Reason.DELETE
+                decision = None if is_last else decide(ctx, obj, raw)
+            items += _list_items(ctx, decision) if decision else ()
+        except Exception as exc:  # noqa: BLE001  a filter or a storage of the user
+            items.append(Item("decide", "handlers", Certainty.UNKNOWN, f"a filter failed: {exc!r}"))
+            return str(obj), items
+        for handler in decision.reconcilers if decision else ():
+            items.append(note("call", str(handler), reason="resumed"))
+            if is_shown and self._has_calls([handler]):
+                ctx.workers.bodies.keep(obj, raw)
+                items += await self._call(ctx, obj, handler)
+        return str(obj), items
+
+    async def _call(
+        self, ctx: ResourceContext, obj: Entry, handler: ReconcileHandler
+    ) -> list[Item]:
+        """Call a reconciler, and return what it would write."""
+        async with self._calls:
+            current_step.set(step := Step())
+            self.report(f"{handler} for {obj}")
+            recover(obj)
+            try:
+                async with asyncio.timeout(_PATIENCE):
+                    await call_due(ctx, obj, [handler])
+            except TimeoutError:
+                step.failures.append(f"it did not end within {_PATIENCE:g} s")
+            current_step.set(None)
+        items, state = [*step.writes.values()], obj.reconcilers[handler.id]
+        items += [Item("prune", "children", Certainty.UNKNOWN, _UNPRUNED)] * bool(step.refused)
+        items += [Item("continue", str(handler), Certainty.UNKNOWN, one) for one in step.failures]
+        for place, item in step.writes.items():
+            if item.action == "create" and place.kind in self._handled:
+                items.append(note("continue", f"handlers of {place}", Certainty.UNKNOWN, _NOT_YET))
+        if state.due is not None and not state.failures:
+            why = f"it asked to be called again: {state.reason or 'without a reason'}"
+            items.append(note("continue", str(handler), Certainty.UNKNOWN, why))
+        return items
+
+
+def _set_finalizer(ctx: ResourceContext, raw: Json, decision: Decision, items: list[Item]) -> Json:
+    """Return an object with the finalizer as it is decided, and note that."""
+    own, meta = ctx.operator.settings.persistence.finalizer, raw["metadata"]
+    names = [name for name in meta.get("finalizers") or () if name != own]
+    items.append(Item("add" if decision.wants_finalizer else "remove", f"the finalizer {own}"))
+    names += [own] if decision.wants_finalizer else []
+    return {**raw, "metadata": {**meta, "finalizers": names}}
+
+
+def _list_items(ctx: ResourceContext, decision: Decision) -> Iterator[Item]:
+    """Yield what a decision means, without the finalizer and the reconcilers."""
+    cause, why = decision.cause, _explain(decision)
+    if decision.misfit is not None:
+        text, is_change = str(decision.misfit), ctx.handlers.reports_misfits
+        yield Item("wait", "until the object fits its model", reason=text, is_change=is_change)
+        return
+    if decision.is_mended:
+        yield Item("remove", "the condition that the object does not fit its model")
+    for daemon in decision.spawned:
+        yield note("start", str(daemon))
+    progress = Progress.restore(decision.handlers, decision.states, purpose=cause.reason.value)
+    for key in progress.keys() & decision.again:
+        progress.restart(key)
+    due = [handler for handler in decision.handlers if not progress[handler.id].is_finished]
+    for handler in due:
+        retries, is_change = progress[handler.id].retries, cause.reason is not Reason.RESUME
+        text = f"{why}; attempt {retries + 1}" if retries else why
+        target = f"{name_decorator(handler)} handler {handler.id!r}"
+        yield Item("call", target, reason=text, is_change=is_change)
+    if cause.reason is Reason.DELETE and due:
+        finalizer = f"the finalizer {ctx.operator.settings.persistence.finalizer}"
+        yield Item("remove", finalizer, Certainty.MAY, "when its deletion handlers have finished")
+    elif decision.has_changes and not due:
+        yield Item("store", "the state of the object as handled", reason=why)
+
+
+def _explain(decision: Decision) -> str:
+    cause = decision.cause
+    if cause.reason is not Reason.UPDATE:
+        texts = {Reason.CREATE: "created: it was never handled", Reason.DELETE: "deleted"}
+        return texts.get(cause.reason, "resumed")
+    names = sorted(".".join(item.field) for item in diff(cause.old, cause.new))
+    return f"updated: {join_names(names)}" if names else "updated"
