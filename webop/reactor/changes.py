@@ -151,10 +151,11 @@ class _Journal:
 
     def note(self, states: Mapping[str, HandlerState], patch: Patch) -> None:
         """Take over states of handlers, and the patch of those that have ended."""
-        if self.ended and asyncio.get_running_loop().time() > self._due:
-            self._write()  # without this one: after the last one, all goes in one request
+        is_due = bool(self.ended) and asyncio.get_running_loop().time() > self._due
         take(self._ctx, self._obj, patch)
         self.ended.update(states)
+        if is_due:
+            self._write()  # with this one: its result must not be stored without its record
 
     def note_late(self, is_async: bool) -> None:  # noqa: FBT001  a callback
         """Write what has ended: another function takes long."""

@@ -13,7 +13,16 @@ import pytest
 
 import webop
 from tests.kit.http_relay import Relay, fail
-from tests.kit.operators import Calls, Kind, Objects, RunOperator, build_settings, is_no_fence
+from tests.kit.operators import (
+    DIFFBASE,
+    PREFIX,
+    Calls,
+    Kind,
+    Objects,
+    RunOperator,
+    build_settings,
+    is_no_fence,
+)
 from tests.kit.waiting import eventually
 from webop.client.api import Client
 
@@ -236,3 +245,34 @@ async def test_an_object_whose_finalizer_a_webhook_strips_is_reported_and_tried_
     told = [r for r in caplog.records if "metadata.finalizers" in r.getMessage()]
     assert {r.levelname for r in told} == {"WARNING"}
     assert len(told) <= 3
+
+
+async def test_no_result_is_stored_before_the_record_that_its_handler_has_ended(
+    run_relayed: RunOperator, objects: Objects
+) -> None:
+    patches: list[dict[str, Any]] = []
+
+    def declare(name: str) -> None:
+        @webop.on.create("widgets", id=name)
+        async def fn(**_: Any) -> str:
+            await asyncio.sleep(0.06)  # short each, but records of the former ones are written
+            return name
+
+    names = [f"fn{number}" for number in range(5)]
+    for name in names:
+        declare(name)
+
+    async def meddle(request: httpx.Request) -> None:
+        if request.method == "PATCH" and "a" in request.url.path.split("/"):
+            patches.append(orjson.loads(request.content))
+
+    async with run_relayed(meddle=meddle):
+        await objects.make("a")
+    stored: list[str] = []
+    for patch in patches:
+        notes = patch["metadata"].get("annotations") or {}
+        for name in patch.get("status") or {}:
+            assert DIFFBASE in notes or f"{PREFIX}/{name}" in notes, patch
+            stored.append(name)
+    assert stored == names
+    assert len(patches) > 1  # some are written before the last one ends
