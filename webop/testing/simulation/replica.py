@@ -145,7 +145,7 @@ class Replica(Process):
         settings.peering.standalone = True
         is_alone = self._world.replica_count == 1
         if is_alone:
-            settings.leadership.lease_name = None
+            settings.leadership.lease_name, settings.leadership.sharded = None, False
         elif not settings.leadership.lease_name:
             settings.leadership.lease_name = "simulated"
             settings.leadership.lease_namespace = "default"

@@ -359,6 +359,9 @@ class World:
             return self._describe_obstacles()
         if not any(one.is_active for one in running):
             return "no replica has the Lease"
+        shards = running[0].operator.coordinator.members
+        if shards is not None and shards.unowned:
+            return "shards have no owner"
         return "; ".join(busy[:3]) or ("a controller acts soon" if self.server.coming else "")
 
     def _describe_obstacles(self) -> str:

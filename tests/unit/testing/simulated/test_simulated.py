@@ -462,6 +462,34 @@ def test_of_two_replicas_one_acts_and_the_other_takes_over(cluster: SimulatedClu
     assert len(get_status(cluster)["times"]) in {2, 3}
 
 
+def tick_on_all_replicas() -> None:
+    @webop.on.startup()
+    def share(settings: webop.OperatorSettings, **_: Any) -> None:
+        settings.leadership.sharded = True
+
+    tick_each_hour()
+
+
+THINGS = [f"thing-{number}" for number in range(20)]
+
+
+@simulated(
+    tick_on_all_replicas,
+    given=[Thing, *(build_thing(name) for name in THINGS)],
+    replicas=3,
+    seeds=2,
+)
+def test_replicas_that_share_the_work_tick_once_for_each_object(cluster: SimulatedCluster) -> None:
+    cluster.settle()
+    cluster.kill(0)
+    cluster.settle()
+    cluster.start()
+    cluster.settle()
+    for name in THINGS:
+        times = get_status(cluster, name)["times"]
+        assert 1 <= len(times) <= 4  # each move begins the timers anew
+
+
 # The decorator.
 
 
