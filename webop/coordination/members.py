@@ -232,6 +232,8 @@ class Members:
             if await slot.hold():
                 self._own = slot
                 return slot
+            if slot.is_own:  # the response to its claim was lost; it is renewed at the next attempt
+                return None
         self.problem = f"all of its {SLOTS} leases are held"
         return None
 
@@ -291,8 +293,7 @@ class Members:
         found = {}
         for slot in self._slots.values():
             if slot.record.holder and (slot is self._own or slot.wait):
-                notes = (slot.raw or {"metadata": {}})["metadata"].get("annotations") or {}
-                canary = str(notes.get(_CANARY) or "")
+                canary = _read_note(slot, _CANARY)
                 found[_read_term(slot)] = int(canary) if canary.isdecimal() else None
         if self._own is not None:
             found[self._term] = self._canary
@@ -315,10 +316,9 @@ class Members:
 
     def _is_alone_with_map(self) -> bool:
         """Return whether no replica works by a former Lease with owners, which was deleted."""
-        others = [slot for slot in self._slots.values() if slot.record.holder]
-        notes = [(slot.raw or {"metadata": {}})["metadata"].get("annotations") for slot in others]
+        held = [slot for slot in self._slots.values() if slot.record.holder]
         is_shown = self._shown_uid == self.map.uid  # so all Leases from before it are known
-        return is_shown and all((each or {}).get(_MAP) == self.map.uid for each in notes)
+        return is_shown and all(_read_note(slot, _MAP) == self.map.uid for slot in held)
 
     async def _adopt(self) -> None:
         """Handle the objects of the shards that the Lease with the owners says, and no others."""
@@ -406,11 +406,11 @@ class Members:
         except APIForbiddenError:
             return ""
         self._accept_map(raw)
-        for term in self.map.owners:
-            slot = self._get_slot(term.slot)
+        for slot in [*self._slots.values()]:  # of all owners that this replica has read of
             await slot.refresh()
             await slot.expire()
-            if not self._is_over(term):
+            is_by_former = _read_note(slot, _MAP) != self.map.uid
+            if slot.record.holder and (is_by_former or self.map.get(_read_term(slot))):
                 return f"the lease {slot} is {slot.record}: --shards is used"
         return ""
 
@@ -429,6 +429,11 @@ class Members:
         text = f"{failed} of {calls} calls of handlers have failed, the limit is {limit:.0%}"
         self._verdict = f"the canary has given up its shards: {text}"
         logger.error("The canary gives up its shards: %s.", text)
+
+
+def _read_note(slot: ObservedLease, name: str) -> str:
+    notes = {} if slot.raw is None else slot.raw["metadata"].get("annotations") or {}
+    return str(notes.get(name) or "")
 
 
 def _read_term(slot: ObservedLease) -> Term:
