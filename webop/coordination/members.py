@@ -198,7 +198,9 @@ class Members:
     @property
     def _term(self) -> Term:
         own = self._own
-        return Term("", "", "") if own is None else _read_term(own)
+        if own is None or own.claimed is None:
+            return Term("", "", "")
+        return Term(own.name, own.claimed.holder, own.claimed.acquired_at)  # whoever holds it now
 
     # The Lease of this replica
 
