@@ -374,8 +374,8 @@ class Members:
 
     async def _write(self, content: ShardMap) -> bool:
         """Write who owns which shards; return False if somebody else has been faster."""
-        known = self._map_raw
-        assert known is not None  # noqa: S101  for the type checker
+        if (known := self._map_raw) is None:
+            return False  # it was deleted meanwhile
         stored = await self._map_access.write(content.write(known))
         if stored is None:
             await self._refresh_map()
