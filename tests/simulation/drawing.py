@@ -265,11 +265,9 @@ def _add_shards(plan: Plan, length: float) -> Plan:
         return plan
     replicas = max(plan.replicas, rng.randint(2, 4))
     steps = list(plan.steps)
-    for number in rng.sample(range(replicas), rng.choice((0, 0, 1, 1, 2)) % replicas):
-        steps.append(
-            Step(rng.uniform(0, 0.5), "stop", number, rng.uniform(3, length))
-        )  # it is late
-    for _ in range(rng.choice((0, 1, 2, 4))):
+    late = rng.sample(range(replicas), rng.choice((0, 0, 1, 1, 2)) % replicas)
+    steps += [Step(rng.uniform(0, 0.5), "stop", one, rng.uniform(3, length)) for one in late]
+    for _ in range(rng.choice((1, 2, 4, 8))):
         steps += draw_move(rng, rng.uniform(0, length + 10.0), rng.randrange(replicas))
     if rng.random() < 0.4:
         steps.append(Step(rng.uniform(0, length), "crowd", rng.choice((10, 25))))

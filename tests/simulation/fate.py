@@ -128,9 +128,8 @@ def _draw_policy(rng: random.Random, _: float, __: float, ___: int) -> Iterator[
 def draw_move(rng: random.Random, at: float, replica: int) -> Iterator[Step]:
     """Something goes wrong with one of the replicas that share the work, or with their Leases."""
     seconds = rng.choice((0.5, 3.0, 14.0, rng.uniform(5, 40)))
-    kind = rng.choice(
-        ("stop", "kill", "pause", "parted", "parted", "lease", "lease", "late", "deaf")
-    )
+    kinds = "stop", "kill", "pause", "parted", "parted", "lease", "lease", "late", "deaf"
+    kind = rng.choice(kinds)
     if kind in {"stop", "kill", "pause"}:
         yield Step(at, kind, replica, seconds)
     elif kind == "parted":

@@ -93,6 +93,8 @@ class LeadershipJudge:
     def is_exclusive(self) -> bool:
         """Whether replicas know of each other by the Lease: not deleted before all have read it."""
         deleted_at = self._world.unlocked_at
+        if self.shards.can_be_unknown:
+            return False
         if not self._world.plan.has_leases or deleted_at is None:
             return self._world.plan.has_leases
         if self._world.loop.time() - deleted_at > AFTERMATH:

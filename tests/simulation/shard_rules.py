@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import TYPE_CHECKING
 
+from tests.simulation.patience import SILENCE
 from tests.simulation.replicas import LEASE, NAMESPACE, Call, ReplicaProcess
 from webop.coordination.shard_map import ShardMap
 from webop.objects.shards import SHARDS, find_shard, format_shards
@@ -25,9 +27,12 @@ class ShardJudge:
         self._judge = judge
         self._map = ShardMap()  # a deleted Lease counts until there is another one
         self._slots: dict[str, tuple[str, str]] = {}  # the holders, and since when
+        self._lost_at = -math.inf  # the Lease with the owners
 
     def note_lease(self, change: Change) -> None:
         name, lease = change.key.removeprefix(f"{NAMESPACE}/"), change.new
+        if lease is None and name == f"{LEASE}-shards":
+            self._lost_at = self._world.loop.time()
         if lease is None or self._world.plan.mode != "shards":
             return
         if name == f"{LEASE}-shards":
@@ -36,6 +41,12 @@ class ShardJudge:
             spec = lease.get("spec", {})
             self._slots[name] = spec.get("holderIdentity", ""), spec.get("acquireTime", "")
         self.judge_owners()
+
+    @property
+    def can_be_unknown(self) -> bool:
+        """Whether a leader that has just come may not know of owners whose watches are mute."""
+        now = self._world.loop.time()
+        return bool(self._world.plan.leaders) and now < self._lost_at + SILENCE
 
     def find_owner(self, shard: int) -> str:
         """Return the replica that owns a shard by the Leases; nothing if none does."""

@@ -188,7 +188,7 @@ async def act_after_takeover(
     body |= {"metadata": {"name": "operator"}, "spec": {"holderIdentity": "replica-0-2"}}
     scene.write(one, "POST", LEASES, body)
     if what == "daemon":
-        one.judge_step("daemon0")
+        one.judge_step(("daemon0", "u1"))
     else:
         scene.end(call or scene.begin(one, handler), outcome)
 

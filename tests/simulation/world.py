@@ -18,8 +18,9 @@ import os
 import random
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NoReturn
 from unittest import mock
 
@@ -316,12 +317,13 @@ class World:
         )
 
     def _take(self, step: Step) -> None:
-        changes = {
+        changes: dict[str, Callable[[], Any]] = {
             "compact": self.cluster.compact,
             "define": self._define,
             "alter": self._alter,
             "regroup": self._regroup,
             "unlock": self._unlock,
+            "lease deleted": partial(self.ask, "DELETE", f"{_LEASES}/{LEASE}-{step.target}"),
         }
         if step.kind in USES:
             self._act_as_user(step)
@@ -337,8 +339,6 @@ class World:
         elif step.kind == "crowd":
             for number in range(int(step.target)):
                 self._act_as_user(Step(step.at, "create", f"crowd-{number}"))
-        elif step.kind == "lease deleted":
-            self.ask("DELETE", f"{_LEASES}/{LEASE}-{step.target}")
         elif step.kind == "lag":
             self.cluster.set_lag(5)
             now, (begin, end) = self.loop.time(), self.lagging

@@ -232,7 +232,9 @@ class Members:
     @property
     def _term(self) -> Term:
         own = self._own
-        return Term("", "", "") if own is None else _read_term(own)
+        if own is None or own.claimed is None:
+            return Term("", "", "")
+        return Term(own.name, own.claimed.holder, own.claimed.acquired_at)  # whoever holds it now
 
     # The Lease of this replica
 
@@ -266,6 +268,8 @@ class Members:
             if await slot.hold():
                 self._own = slot
                 return slot
+            if slot.is_own:  # the response to its claim was lost; it is renewed at the next attempt
+                return None
         self.problem = f"all of its {SLOTS} leases are held"
         return None
 
@@ -325,8 +329,7 @@ class Members:
         found = {}
         for slot in self._slots.values():
             if slot.record.holder and (slot is self._own or slot.wait):
-                notes = (slot.raw or {"metadata": {}})["metadata"].get("annotations") or {}
-                canary = str(notes.get(CANARY) or "")
+                canary = _read_note(slot, CANARY)
                 found[_read_term(slot)] = int(canary) if canary.isdecimal() else None
         if self._own is not None:
             found[self._term] = self._canary
@@ -349,10 +352,9 @@ class Members:
 
     def _is_alone_with_map(self) -> bool:
         """Return whether no replica works by a former Lease with owners, which was deleted."""
-        others = [slot for slot in self._slots.values() if slot.record.holder]
-        notes = [(slot.raw or {"metadata": {}})["metadata"].get("annotations") for slot in others]
+        held = [slot for slot in self._slots.values() if slot.record.holder]
         is_shown = self._shown_uid == self.map.uid  # so all Leases from before it are known
-        return is_shown and all((each or {}).get(MAP_UID) == self.map.uid for each in notes)
+        return is_shown and all(_read_note(slot, MAP_UID) == self.map.uid for slot in held)
 
     async def _adopt(self) -> None:
         """Handle the objects of the shards that the Lease with the owners says, and no others."""
@@ -423,8 +425,8 @@ class Members:
 
     async def _write(self, content: ShardMap) -> bool:
         """Write who owns which shards; return False if somebody else has been faster."""
-        known = self._map_raw
-        assert known is not None  # noqa: S101  for the type checker
+        if (known := self._map_raw) is None:
+            return False  # it was deleted meanwhile
         stored = await self._map_access.write(content.write(known))
         if stored is None:
             await self._refresh_map()
@@ -457,11 +459,11 @@ class Members:
         except APIForbiddenError:
             return ""
         self._accept_map(raw)
-        for term in self.map.owners:
-            slot = self._get_slot(term.slot)
+        for slot in [*self._slots.values()]:  # of all owners that this replica has read of
             await slot.refresh()
             await slot.expire()
-            if not self._is_over(term):
+            is_by_former = _read_note(slot, MAP_UID) != self.map.uid
+            if slot.record.holder and (is_by_former or self.map.get(_read_term(slot))):
                 return f"the lease {slot} is {slot.record}: --shards is used"
         return ""
 
@@ -490,6 +492,11 @@ class Members:
                 calls += count
                 failed += count * (how not in _FINE)
         return calls, failed
+
+
+def _read_note(slot: ObservedLease, name: str) -> str:
+    notes = {} if slot.raw is None else slot.raw["metadata"].get("annotations") or {}
+    return str(notes.get(name) or "")
 
 
 def _read_term(slot: ObservedLease) -> Term:
