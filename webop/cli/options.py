@@ -194,7 +194,8 @@ def set_lease(settings: OperatorSettings, lease: str | None, shards: str | None)
     if lease and shards:
         raise click.UsageError("--lease and --shards exclude each other: one works, or all do.")
     settings.leadership.lease_name = lease or shards or settings.leadership.lease_name
-    settings.leadership.sharded |= bool(shards)
+    if lease or shards:
+        settings.leadership.sharded = bool(shards)
 
 
 def _is_on_command_line(ctx: click.Context, name: str) -> bool:

@@ -39,6 +39,12 @@ class OperatorContext:
     counters: CallCounters = field(default_factory=CallCounters)
     children: ChildStore = field(default_factory=ChildStore)
 
+    def forget(self, uid: str) -> None:
+        """Forget an object that is gone, or that another replica handles."""
+        self.memos.forget(uid)
+        self.children.forget(uid)
+        self.counters.misfits.pop(uid, None)
+
     @property
     def child_names(self) -> Names:
         """The labels and the annotation of the children of reconcilers."""

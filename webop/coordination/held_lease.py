@@ -143,7 +143,9 @@ class ObservedLease:
             raw = self.raw
             if raw is None or not self.is_own:
                 break
-            if await self._access.write(release(raw, dt.datetime.now(dt.UTC))) is not None:
+            stored = await self._access.write(release(raw, dt.datetime.now(dt.UTC)))
+            if stored is not None:
+                self.observe(stored)
                 return True
             await self.refresh()
         self.claimed = None  # if somebody has deleted it, it counts for its time, as for others

@@ -11,8 +11,8 @@ Guarantees:
       has ended.
     - If the Lease with the owners is deleted, nobody takes shards from the new one as long as a
       replica runs that has worked by the old one.
-    - Replicas that elect a leader (``--lease``) do not act as long as others own shards, nor do
-      these as long as there is a leader.
+    - Replicas that elect a leader (``--lease``) do not act as long as others own shards, and these
+      take no shards as long as there is a leader.
 
 Caveats:
     Requests that were sent before the end of a fence can arrive after it, as with all leases.
@@ -136,10 +136,15 @@ class Members:
         return len(self._known)
 
     @property
+    def running(self) -> dict[Term, frozenset[int]]:
+        """The owners that run, as far as known, and their shards."""
+        owners = self.map.owners.items()
+        return {term: shards for term, shards in owners if not self._is_over(term)}
+
+    @property
     def unowned(self) -> frozenset[int]:
         """The shards that no running replica owns."""
-        alive = [shards for term, shards in self.map.owners.items() if not self._is_over(term)]
-        return frozenset(range(SHARDS)).difference(*alive)
+        return frozenset(range(SHARDS)).difference(*self.running.values())
 
     @property
     def obstacle(self) -> str:
@@ -196,7 +201,9 @@ class Members:
     def _accept_map(self, raw: dict[str, Any] | None) -> None:
         self._map_raw, self.map = raw, ShardMap.parse(raw)
         for term in self.map.owners:
-            self._is_over(term)  # from now on, its time runs
+            slot = self._get_slot(term.slot)
+            if slot.raw is None and not slot.record.holder:  # it was deleted: its time runs now
+                slot.expect(term.holder, term.since)
 
     def _open(self, name: str) -> ObservedLease:
         access = LeaseAccess(self._client, self._namespace, name, self._times.request_timeout)
@@ -209,13 +216,8 @@ class Members:
         return self._slots[name]
 
     def _is_over(self, term: Term) -> bool:
-        """Return whether the Lease of an owner has another holder, or none.
-
-        If the Lease does not exist, as it was deleted, its holder counts for its time.
-        """
-        slot = self._get_slot(term.slot)
-        if slot.raw is None and not slot.record.holder:
-            slot.expect(term.holder, term.since)
+        """Return whether the Lease of an owner has another holder, or none, as far as known."""
+        slot = self._slots[term.slot]
         return (slot.record.holder, slot.record.acquired_at) != (term.holder, term.since)
 
     def _find_breach(self) -> str:
@@ -224,6 +226,7 @@ class Members:
             return "it holds no lease"
         if self.map.uid != self._own.marks["annotations"][MAP_UID]:
             return f"the lease {self._map_access} has been deleted"
+        # The response to a write that gives up some can have been lost.
         lost = self._ownership.owned - self._ownership.leaving - self.map.get(self._term)
         if lost and not self.map.problem:
             return f"the lease {self._map_access} names other owners of the shards"
@@ -358,11 +361,14 @@ class Members:
 
     async def _adopt(self) -> None:
         """Handle the objects of the shards that the Lease with the owners says, and no others."""
+        ownership = self._ownership
+        is_led = not self.map.get(self._term) <= ownership.owned and await self._has_leader()
         claimed = self.map.get(self._term)
-        if not claimed <= self._ownership.owned and await self._has_leader():
-            await self._write(self.map.give(claimed - self._ownership.owned, self._term))
+        if self._find_breach():
             return
-        if self._follow(claimed):
+        if is_led:
+            await self._write(self.map.give(claimed - ownership.owned, self._term))
+        elif self._follow(claimed):
             self._on_change()
             logger.info("This replica owns %s.", self.describe().removeprefix("owning "))
 
@@ -425,8 +431,8 @@ class Members:
 
     async def _write(self, content: ShardMap) -> bool:
         """Write who owns which shards; return False if somebody else has been faster."""
-        if (known := self._map_raw) is None:
-            return False  # it was deleted meanwhile
+        if (known := self._map_raw) is None or self._find_breach():
+            return False  # since the last request
         stored = await self._map_access.write(content.write(known))
         if stored is None:
             await self._refresh_map()
@@ -478,7 +484,8 @@ class Members:
         if bad / new <= limit:
             return
         self._canary = 0
-        own.marks = {**own.marks, "annotations": self._build_notes()}
+        notes = {**own.marks["annotations"], CANARY: "0"}
+        own.marks = {**own.marks, "annotations": notes}
         self._settled_at = 0.0  # it does not wait for others
         text = f"{bad} of its last {new} calls of handlers have failed, the limit is {limit:.0%}"
         self._verdict = f"the canary has given up its shards: {text}"

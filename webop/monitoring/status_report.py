@@ -128,6 +128,10 @@ def _describe_shards(operator: Operator) -> Row | None:
         "lease": members.lease,
         "owned": format_shards(operator.context.ownership.owned),
         "unowned": format_shards(members.unowned),
+        "owners": [
+            {"replica": term.holder, "shards": format_shards(shards)}
+            for term, shards in members.running.items()
+        ],
         "replicas": members.count,
     }
 

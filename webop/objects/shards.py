@@ -8,6 +8,7 @@ objects.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
@@ -68,11 +69,7 @@ def parse_shards(text: str) -> frozenset[int]:
 
 def _list_ranges(shards: Iterable[int]) -> Iterator[tuple[int, int]]:
     """Yield the first and the last one of each range of neighbours."""
-    first = last = None
-    for shard in sorted({*shards}):
-        if first is not None and last is not None and shard != last + 1:
-            yield first, last
-            first = shard
-        first, last = shard if first is None else first, shard
-    if first is not None and last is not None:
-        yield first, last
+    places = enumerate(sorted({*shards}))
+    for _, group in itertools.groupby(places, lambda pair: pair[1] - pair[0]):
+        found = [shard for _, shard in group]
+        yield found[0], found[-1]

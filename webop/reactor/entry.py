@@ -57,6 +57,9 @@ class Owner(Protocol):
     def owns(self, obj: Entry) -> bool:
         """Return whether this replica handles the object."""
 
+    def shows_stranger(self, obj: Entry) -> bool:
+        """Return whether functions of ``watches=`` get an object that is not handled here."""
+
     def find_gate(self, obj: Entry) -> Any:
         """Return the result of a turn that must end before functions are called; None if not."""
 

@@ -374,8 +374,7 @@ class Observer:
             self._operator.indices.discard(uid, feeds)
             if not any(uid in each.objects for each in others):
                 self._operator.indices.discard(uid)
-                self._operator.memos.forget(uid)
-                self._operator.children.forget(uid)
+                self._operator.forget(uid)
 
     def _spawn(self, fn: Callable[[], Awaitable[None]], name: str) -> None:
         self._group.create_task(keep_running(fn, name=name), name=name)

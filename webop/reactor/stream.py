@@ -282,9 +282,7 @@ class Stream:
         for obj in self._list_of(shards):
             self._forget_unwritten(obj)
             obj.forget_work()
-            operator.memos.forget(obj.uid)
-            operator.children.forget(obj.uid)
-            operator.counters.misfits.pop(obj.uid, None)
+            operator.forget(obj.uid)
             is_needed = self._is_whole and (obj.must_index or obj.must_show)
             if obj.state is not State.RUNNING and not is_needed:
                 queue.remove(obj)
@@ -514,7 +512,8 @@ class Stream:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101  for the type checker
         self._turns[obj] = task
-        ownership, shard, began = self.ctx.operator.ownership, obj.shard, time.monotonic()
+        ownership, shard = self.ctx.operator.ownership, obj.shard
+        began = time.monotonic() if ownership.is_divided else 0.0
         try:
             result = await take_turn(self.ctx, obj)
         except asyncio.CancelledError:
@@ -530,8 +529,10 @@ class Stream:
                 obj.is_dirty = False
                 if not self._turns:
                     self._end.set()
-        if self.is_paused or not self.owns(obj):  # nothing of it goes on
+        if self.is_paused:  # nothing of it goes on after a pause, or after the end
             result = self.find_gate(obj) or REST
+        elif not (self.owns(obj) or obj.must_index or obj.must_show):
+            result = REST
         if result == REST and not obj.is_dirty:
             self._let_go(obj)
         return result
@@ -542,11 +543,16 @@ class Stream:
             return REST
         if self.is_paused:  # its deletion is shown afterwards
             return Held((self, "pause")) if obj.must_show and obj.is_gone else REST
-        if not self.owns(obj):
-            return REST
         if not obj.is_gone and obj.listed < self.needed:  # the list shows it, or that it is gone
             return REST
-        return Held(self) if self in self.ctx.workers.queue.holds else None
+        if self in self.ctx.workers.queue.holds:
+            return Held(self)
+        return None if self.owns(obj) else REST
+
+    def shows_stranger(self, obj: Entry) -> bool:
+        """Return whether functions of ``watches=`` get an object that is not handled here."""
+        is_open = self.find_gate(obj) == REST and not self.is_paused and self._end is None
+        return is_open and not self.owns(obj) and (obj.is_gone or obj.listed >= self.needed)
 
     def owns(self, obj: Entry) -> bool:
         """Return whether this replica handles the object."""
@@ -588,9 +594,7 @@ class Stream:
         if (obj.is_gone or (is_strange and not self._is_whole)) and not obj.daemons:
             self.ctx.workers.outages.leave(obj)
             self._objects.pop(obj.uid, None)
-            operator.memos.forget(obj.uid)
-            operator.children.forget(obj.uid)
-            operator.counters.misfits.pop(obj.uid, None)
+            operator.forget(obj.uid)
 
     # The end
 

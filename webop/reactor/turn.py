@@ -50,8 +50,9 @@ async def take_turn(ctx: ResourceContext, obj: Entry) -> Result:
     try:
         await _index(ctx, obj)  # first: handlers of other objects can wait for it
         gate: Result | None = obj.stream.find_gate(obj)
-        if gate is not None:  # a pause, the end, indexes that are not filled, a new list
-            await _show_stranger(ctx, obj)
+        if gate is not None:  # a pause, the end, indexes that are not filled, a list, its shard
+            if obj.must_show and obj.stream.shows_stranger(obj):
+                await ctx.operator.pausing.work(_show_stranger(ctx, obj))
             return gate
         return await ctx.operator.pausing.work(_act(ctx, obj))  # never after the end of a Lease
     except Exception as exc:  # noqa: BLE001  one object must not stop the others
@@ -61,9 +62,8 @@ async def take_turn(ctx: ResourceContext, obj: Entry) -> Result:
 
 async def _show_stranger(ctx: ResourceContext, obj: Entry) -> None:
     """Call the functions of ``watches=`` for an object that this replica does not handle."""
-    is_wanted = obj.must_show and not obj.stream.owns(obj) and not obj.stream.is_paused
-    if is_wanted and await _load(ctx, obj) is not None:
-        await ctx.operator.pausing.work(_show(ctx, obj))
+    if await _load(ctx, obj) is not None:
+        await _show(ctx, obj)
 
 
 async def _act(ctx: ResourceContext, obj: Entry) -> Result:

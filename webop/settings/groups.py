@@ -152,7 +152,7 @@ class LeadershipSettings(Section):
     handles all objects of a namespace."""
     unsharded: Kinds = ()
     """Kinds that one replica handles alone: the owner of shard 0."""
-    canary_shards: Annotated[int, Field(ge=0, le=SHARDS)] | None = None
+    canary_shards: Annotated[int, Field(ge=1, le=SHARDS)] | None = None
     """How many shards the replicas of this version try the version with; None for a normal replica.
     The variable WEBOP_CANARY sets it, too."""
     canary_failures: Annotated[float, Field(ge=0, le=1)] = 0.2

@@ -24,7 +24,7 @@ class Team:
     """The replicas of an operator that run and divide the objects, as their Leases say.
 
     Attributes:
-        map: who owns which shards, also those that do not run any more.
+        map: who owns which shards, also replicas that do not run any more.
         owners: the shards of those that run, by their names.
         notes: the annotations of the Leases of those that run, by their names.
         leader: who leads, which must not be at the same time; empty if nobody does.
@@ -97,7 +97,7 @@ def judge_team(subject: str, team: Team) -> Iterator[Finding]:
         yield warn(subject, text, "Start the operator, or read its log.")
         return
     if former := sorted(who for who, one in notes.items() if one.get(MAP_UID) != shards.uid):
-        text = f"these go by a former one, which was deleted: {join_names(former)}"
+        text = f"these replicas still use a deleted one: {join_names(former)}"
         yield warn(subject, text, "They stop by themselves within seconds. Else restart them.")
     if free := frozenset(range(SHARDS)).difference(*owners.values()):
         text = f"no replica that runs owns the shards {format_shards(free)}"
@@ -107,7 +107,7 @@ def judge_team(subject: str, team: Team) -> Iterator[Finding]:
         if given.get(CANARY) == "0":
             remedy = "Its log says why. A canary that is restarted tries again."
             yield warn("canary", f"{who} has given up its shards", remedy)
-        elif CANARY in given:
+        elif given.get(CANARY):
             yield note("canary", f"{who} tries its version on {len(owners.get(who, ()))} shards")
     if not free:
         counts = (f"{who} ({len(own)})" for who, own in sorted(owners.items()))
