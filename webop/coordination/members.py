@@ -234,8 +234,6 @@ class Members:
             if await slot.hold():
                 self._own = slot
                 return slot
-            if slot.is_own:  # the response to its claim was lost; it is renewed at the next attempt
-                return None
         self.problem = f"all of its {SLOTS} leases are held"
         return None
 
