@@ -200,7 +200,7 @@ class Members:
         own = self._own
         if own is None or own.claimed is None:
             return Term("", "", "")
-        return Term(own.name, own.claimed.holder, own.claimed.acquired_at)  # whoever holds it now
+        return Term(own.name, own.claimed.holder, own.claimed.acquired_at)  # not of a later holder
 
     # The Lease of this replica
 
