@@ -237,7 +237,7 @@ class Members:
         own = self._own
         if own is None or own.claimed is None:
             return Term("", "", "")
-        return Term(own.name, own.claimed.holder, own.claimed.acquired_at)  # whoever holds it now
+        return Term(own.name, own.claimed.holder, own.claimed.acquired_at)  # not of a later holder
 
     # The Lease of this replica
 
@@ -271,8 +271,6 @@ class Members:
             if await slot.hold():
                 self._own = slot
                 return slot
-            if slot.is_own:  # the response to its claim was lost; it is renewed at the next attempt
-                return None
         self.problem = f"all of its {SLOTS} leases are held"
         return None
 
