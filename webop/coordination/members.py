@@ -38,15 +38,18 @@ from webop.client.watch import ListingFinished, ListingStarted, WatchStatus, wat
 from webop.context.child_store import build_label
 from webop.context.operator_context import OperatorContext
 from webop.coordination.held_lease import ObservedLease
-from webop.coordination.lease_content import LeaseTimes, is_newer
+from webop.coordination.lease_content import NOTHING, LeaseTimes, is_newer
 from webop.coordination.shard_map import (
     CANARY,
+    DIVISION,
     LABEL,
     MAP_UID,
     SLOTS,
     ShardMap,
     Term,
     divide,
+    is_slot,
+    parse_count,
 )
 from webop.coordination.timed_requests import LEASES, LeaseAccess
 from webop.errors import APIError, APIForbiddenError
@@ -112,7 +115,10 @@ class Members:
         self._settled_at = math.inf
         self._moments: dict[int, float] = {}  # when shards were left, or have refused to move
         self._gift_at = 0.0  # when shards are given up next: the new owner lists for each gift
-        self._canary = operator.settings.leadership.canary_shards
+        settings = operator.settings.leadership
+        kinds = " ".join(sorted(map(str, settings.unsharded)))
+        self._division = f"{settings.shard_by} {kinds}".strip()
+        self._canary = settings.canary_shards
         self._judged = 0, 0  # the calls until the last judgement, and those that had failed
         self._verdict = ""  # why the canary has given up its shards
         self._once = Once()
@@ -195,7 +201,7 @@ class Members:
             self._shown_uid = "" if raw is None else raw["metadata"]["uid"]
             if is_newer(version, self._map_raw):
                 self._accept_map(raw)
-        elif name.startswith(self._prefix) and is_newer(version, self._get_slot(name).raw):
+        elif is_slot(name, self._prefix) and is_newer(version, self._get_slot(name).raw):
             self._get_slot(name).note_change(raw)
 
     def _accept_map(self, raw: dict[str, Any] | None) -> None:
@@ -234,10 +240,8 @@ class Members:
 
     @property
     def _term(self) -> Term:
-        own = self._own
-        if own is None or own.claimed is None:
-            return Term("", "", "")
-        return Term(own.name, own.claimed.holder, own.claimed.acquired_at)  # not of a later holder
+        claim = NOTHING if self._own is None else self._own.claimed or NOTHING
+        return Term(self._own.name if self._own else "", claim.holder, claim.acquired_at)
 
     # The Lease of this replica
 
@@ -247,25 +251,37 @@ class Members:
         Raises:
             APIError: a Lease cannot be read or written.
         """
-        if self._own is not None and self._own.is_own:
-            if not self._find_breach() and await self._own.hold():
-                return self._own
-            await self._own.release()
+        if (own := self._own) is not None and own.is_own:
+            try:
+                if not self._find_breach() and await own.hold():
+                    return own
+            except APIForbiddenError:
+                own.claimed = None  # another slot can be free by now
+                raise
+            await own.release()
         self._own = None
         self._follow(frozenset())
         await self._refresh_map()
         if self._map_raw is None:
-            labels = {LABEL: self._label}
-            new = {"metadata": {"name": self._map_access.name, "labels": labels}}
-            await self._map_access.write(ShardMap().write(new))
+            new = {"metadata": {"name": self._map_access.name}}
+            await self._map_access.write(ShardMap().write(new, self._label))
             await self._refresh_map()
         self.problem = self.obstacle
         if self.problem:
             return None
+        await self._prove_rights()
+        if self._map_raw is None:
+            return None  # somebody has deleted it
         named = {term.slot for term in self.map.owners}
         for number in range(SLOTS):
             slot = self._get_slot(name := f"{self._prefix}{number:02}")
             if slot.wait or (slot.raw is None and name in named):
+                continue
+            try:
+                await slot.refresh()  # RBAC can limit this to names, but not a creation
+            except APIForbiddenError:
+                if slot.raw is None:
+                    raise
                 continue
             slot.marks = {**slot.marks, "annotations": self._build_notes()}
             if await slot.hold():
@@ -277,7 +293,16 @@ class Members:
     def _build_notes(self) -> dict[str, str]:
         # Also for other replicas: the former holder of the Lease can have been a canary.
         canary = "" if self._canary is None else str(self._canary)
-        return {MAP_UID: self.map.uid, CANARY: canary}
+        return {MAP_UID: self.map.uid, DIVISION: self._division, CANARY: canary}
+
+    async def _prove_rights(self) -> None:
+        """Write who owns which shards, unchanged: who cannot do so must not have a share."""
+        if (known := self._map_raw) is not None:
+            stored = await self._map_access.write(self.map.write(known, self._label))
+            if stored is None:
+                await self._refresh_map()
+            else:
+                self._accept_response(stored, known)
 
     # The shards of this replica
 
@@ -303,7 +328,10 @@ class Members:
         """Do what is due at the moment; return the seconds until the next look."""
         clock, ownership, term = self._fence.clock, self._ownership, self._term
         for slot in [*self._slots.values()]:
-            await slot.expire()
+            try:
+                await slot.expire()
+            except APIForbiddenError as exc:  # the others can go on
+                self.problem = str(exc)
         self._judge_canary()
         members = self._list_members()
         if members != self._known:
@@ -311,10 +339,11 @@ class Members:
         claimed = self.map.get(term)
         if claimed != ownership.owned:
             await self._adopt()
+        agrees = self._agrees()
         wanted = divide(members, {each: len(self.map.get(each)) for each in members}).get(term, 0)
-        if len(claimed) < wanted and self.unowned:
+        if len(claimed) < wanted and self.unowned and agrees:
             await self._take(wanted - len(claimed))
-        elif clock() >= self._settled_at:
+        elif clock() >= self._settled_at or self._verdict:
             self._leave(len(claimed) - len(ownership.leaving) - wanted)
         if ownership.leaving:
             await self._give_up()
@@ -329,9 +358,9 @@ class Members:
         """Return the running replicas, and how many shards canaries want."""
         found = {}
         for slot in self._slots.values():
-            if slot.record.holder and (slot is self._own or slot.wait):
-                canary = _read_note(slot, CANARY)
-                found[_read_term(slot)] = int(canary) if canary.isdecimal() else None
+            is_running = slot.record.holder and (slot is self._own or slot.wait)
+            if is_running and self._read_rule(slot) == self._rule:
+                found[_read_term(slot)] = parse_count(_read_note(slot, CANARY))
         if self._own is not None:
             found[self._term] = self._canary
         return found
@@ -346,16 +375,31 @@ class Members:
             over |= {term} if self._is_over(term) else set()
         alive = [shards for term, shards in self.map.owners.items() if term not in over]
         shards = frozenset(sorted(frozenset(range(SHARDS)).difference(*alive))[:count])
-        if not shards or not self._is_alone_with_map():
+        if not shards or not self._agrees():
             return
         if await self._write(self.map.take(shards, self._term)):
             await self._adopt()
 
-    def _is_alone_with_map(self) -> bool:
-        """Return whether no replica works by a former Lease with owners, which was deleted."""
+    @property
+    def _rule(self) -> tuple[str, str]:
+        return self.map.uid, self._division
+
+    @staticmethod
+    def _read_rule(slot: ObservedLease) -> tuple[str, str]:
+        """Return by what a replica shares: the uid of the Lease with the owners, and settings."""
+        return _read_note(slot, MAP_UID), _read_note(slot, DIVISION)
+
+    def _agrees(self) -> bool:
+        """Return whether all replicas work by the same Lease with owners, and the same settings."""
         held = [slot for slot in self._slots.values() if slot.record.holder]
-        is_shown = self._shown_uid == self.map.uid  # so all Leases from before it are known
-        return is_shown and all(_read_note(slot, MAP_UID) == self.map.uid for slot in held)
+        others = set(map(self._read_rule, held)) - {self._rule}
+        if others:
+            self.problem = (
+                "replicas with other settings of shards, or of a deleted lease, still run"
+            )
+            if self._once.is_new("others", others):
+                logger.warning("This replica takes no shards: %s.", self.problem)
+        return not others and self._shown_uid == self.map.uid
 
     async def _adopt(self) -> None:
         """Handle the objects of the shards that the Lease with the owners says, and no others."""
@@ -431,7 +475,7 @@ class Members:
         """Write who owns which shards; return False if somebody else has been faster."""
         if (known := self._map_raw) is None or self._find_breach():
             return False  # since the last request
-        stored = await self._map_access.write(content.write(known))
+        stored = await self._map_access.write(content.write(known, self._label))
         if stored is None:
             await self._refresh_map()
             return False
@@ -460,7 +504,9 @@ class Members:
         """
         try:
             raw = await self._map_access.read()
-        except APIForbiddenError:
+        except APIForbiddenError as exc:
+            if self._once.is_new("forbidden"):
+                logger.warning("Cannot look whether replicas with --shards run: %s", exc)
             return ""
         self._accept_map(raw)
         for slot in [*self._slots.values()]:  # of all owners that this replica has read of
@@ -484,7 +530,6 @@ class Members:
         self._canary = 0
         notes = {**own.marks["annotations"], CANARY: "0"}
         own.marks = {**own.marks, "annotations": notes}
-        self._settled_at = 0.0  # it does not wait for others
         text = f"{bad} of its last {new} calls of handlers have failed, the limit is {limit:.0%}"
         self._verdict = f"the canary has given up its shards: {text}"
         logger.error("The canary gives up its shards: %s.", text)

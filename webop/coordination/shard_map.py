@@ -19,6 +19,12 @@ ANNOTATION: Final = "webop.dev/shards"
 LABEL: Final = "webop.dev/shards"
 MAP_UID: Final = "webop.dev/shards-uid"  # of the Lease with the owners that a replica works by
 CANARY: Final = "webop.dev/canary"
+DIVISION: Final = "webop.dev/shards-by"  # the settings by which a replica divides the objects
+_WRITES: Final = (
+    "webop.dev/shards-writes"  # their number: API servers ignore writes that change nothing
+)
+_DIGITS: Final = 6
+_ROUND: Final = 10**_DIGITS
 SLOTS: Final = SHARDS
 """More replicas than shards would have nothing to do."""
 
@@ -34,6 +40,18 @@ class Term(NamedTuple):
 def name_leases(name: str, slots: int) -> list[str]:
     """Return the names of the Leases of an operator: with the owners, and of so many replicas."""
     return [f"{name}-shards", *(f"{name}-member-{number:02}" for number in range(slots))]
+
+
+def is_slot(name: str, prefix: str = "") -> bool:
+    """Return whether a Lease can be that of a replica, of an operator if its prefix is given."""
+    number = parse_count(name[-2:])
+    is_numbered = number is not None and number < SLOTS and name[-10:-2] == "-member-"
+    return is_numbered and (not prefix or name[:-2] == prefix)
+
+
+def parse_count(text: str | None) -> int | None:
+    """Return a short decimal number; None for anything else."""
+    return int(text) if text and text.isdecimal() and len(text) <= _DIGITS else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +83,8 @@ class ShardMap:
         except (ValueError, TypeError, KeyError, AttributeError) as exc:
             return cls(meta.get("uid") or "", {}, f"the annotation {ANNOTATION} is invalid: {exc}")
         found = cls(meta.get("uid") or "", owners)
+        if not all(is_slot(term.slot) for term in owners):
+            return cls(found.uid, {}, f"in the annotation {ANNOTATION}, owners have no Leases")
         if len(found.owned) < sum(map(len, owners.values())):
             return cls(found.uid, {}, f"in the annotation {ANNOTATION}, shards have two owners")
         return found
@@ -94,16 +114,22 @@ class ShardMap:
     def _put(self, owners: Mapping[Term, frozenset[int]]) -> ShardMap:
         return ShardMap(self.uid, {term: own for term, own in owners.items() if own})
 
-    def write(self, raw: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the Lease with this content; it keeps its version, as a precondition."""
+    def write(self, raw: Mapping[str, Any], label: str) -> dict[str, Any]:
+        """Return the Lease with this content; it keeps its version, as a precondition.
+
+        The label is that by which replicas find their Leases.
+        """
         content = [
             {**term._asdict(), "shards": format_shards(shards)}
             for term, shards in sorted(self.owners.items())
         ]
         meta = raw["metadata"]
-        notes = {**(meta.get("annotations") or {}), ANNOTATION: orjson.dumps(content).decode()}
+        notes = dict(meta.get("annotations") or {})
+        count = parse_count(notes.get(_WRITES)) or 0
+        notes |= {ANNOTATION: orjson.dumps(content).decode(), _WRITES: str((count + 1) % _ROUND)}
+        marks = {"labels": {**(meta.get("labels") or {}), LABEL: label}, "annotations": notes}
         lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
-        return {**lease, **raw, "metadata": {**meta, "annotations": notes}}
+        return {**lease, **raw, "metadata": {**meta, **marks}}
 
 
 def divide(members: Mapping[Term, int | None], owned: Mapping[Term, int]) -> dict[Term, int]:
@@ -117,10 +143,11 @@ def divide(members: Mapping[Term, int | None], owned: Mapping[Term, int]) -> dic
         owned: how many shards members own now.
     """
     ranked = sorted(members, key=lambda term: (-owned.get(term, 0), term))
-    canaries = [term for term in ranked if members[term] is not None]
+    canaries = [term for term in ranked if members[term]]  # those that have failed get nothing
     stable = [term for term in ranked if members[term] is None]
     trial = min(SHARDS, max((members[term] or 0 for term in canaries), default=0))
-    return {**_split(trial, canaries), **_split(SHARDS - trial, stable)}
+    shares = {**_split(trial, canaries), **_split(SHARDS - trial, stable)}
+    return {term: shares.get(term, 0) for term in members}
 
 
 def _split(count: int, members: list[Term]) -> dict[Term, int]:

@@ -61,9 +61,10 @@ def parse_shards(text: str) -> frozenset[int]:
     found = set[int]()
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
-        found.update(range(int(first), int(last or first) + 1))
-    if not found <= set(range(SHARDS)):
-        raise ValueError(f"shards are numbers from 0 to {SHARDS - 1}, got {text!r}")
+        numbers = int(first), int(last or first)
+        if not 0 <= numbers[0] <= numbers[1] < SHARDS:
+            raise ValueError(f"shards are numbers from 0 to {SHARDS - 1}, got {text[:50]!r}")
+        found.update(range(numbers[0], numbers[1] + 1))
     return frozenset(found)
 
 

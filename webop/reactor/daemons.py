@@ -268,6 +268,10 @@ class Daemon:
         if self.handler.is_async:
             self.cancel()
         yield timeout
+        while (
+            self.obj.shard in self.ctx.operator.ownership.leaving
+        ):  # the next owner would start it
+            yield settings.cancellation_polling
         self.stopper.note(DaemonStoppingReason.DAEMON_ABANDONED)
         logger.warning(
             "%s still runs after its cancellation_timeout=%g s. webop no longer waits for it. "

@@ -476,6 +476,67 @@ async def test_a_replica_without_the_right_to_list_leases_is_not_ready_and_says_
         await eventually(lambda: has(200, ""), "readiness")
 
 
+async def test_hostile_leases_take_no_share_and_end_nothing(
+    team: Team, objects: Objects, seen: Calls, client: Client
+) -> None:
+    await team.add("one")
+    await team.add("two")
+    owners = await team.wait_balanced()
+    stranger: Json = {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": "team-member-99", "labels": {"webop.dev/shards": "team"}},
+        "spec": {"holderIdentity": "stranger", "leaseDurationSeconds": 1_000_000},
+    }
+    await client.create(LEASES, objects.namespace, stranger)
+    stranger["metadata"]["name"] = "team-member-7"
+    await client.create(LEASES, objects.namespace, stranger)
+    absurd = {"metadata": {"annotations": {"webop.dev/canary": "9" * 5000}}}
+    await client.patch(LEASES, objects.namespace, "team-member-01", absurd)
+    await asyncio.gather(*(objects.make(f"w-{number}") for number in range(MANY)))
+    assert await team.read_owners() == owners
+    assert len(seen) == MANY
+
+
+async def test_a_replica_that_may_not_write_the_owners_gets_no_share(
+    webop_cluster: LocalCluster, team: Team, objects: Objects, seen: Calls
+) -> None:
+    await team.add("one")
+    await objects.pass_fence()
+    user, client = f"{objects.namespace}-mute", objects.client
+    vault = read_vault(webop_cluster, user)
+    verbs = "get,list,watch,patch"
+    await grant(client, user, objects.kind.crd_name, verbs, objects.namespace)
+    leases = "leases.coordination.k8s.io"
+    await grant(client, user, leases, "get,create,list,watch", objects.namespace)
+    settings = share(objects)
+    settings.scanning.disabled = True
+    async with serve(settings=settings, vault=vault, namespaces=[objects.namespace]) as site:
+
+        async def is_refused() -> bool:
+            answer = await site.get("/readyz")
+            return answer.status_code == 503 and "cannot update resource" in answer.text
+
+        await eventually(is_refused, "the obstacle")
+        await asyncio.gather(*(objects.make(f"w-{number}") for number in range(MANY)))
+        assert (await team.read_owners()).keys() == {"one"}
+
+
+async def test_replicas_that_divide_in_different_ways_do_not_share(
+    team: Team, objects: Objects, seen: Calls, log: pytest.LogCaptureFixture
+) -> None:
+    await team.add("old")
+    await objects.pass_fence()
+    await team.add("new", shard_by="namespace")
+    await eventually(lambda: "takes no shards: replicas with other settings" in log.text, "a word")
+    await asyncio.gather(*(objects.make(f"w-{number}") for number in range(MANY)))
+    assert {call["by"] for call in seen.of("w-0") + seen.of("w-1")} == {"old"}
+    await team.stop("old")
+    await team.wait_balanced()
+    await objects.make("later")
+    assert [call["by"] for call in seen.of("later", "created")] == ["new"]
+
+
 async def test_wrong_combinations_of_settings_are_refused_at_the_start(
     objects: Objects, run_operator: RunOperator, seen: Calls
 ) -> None:

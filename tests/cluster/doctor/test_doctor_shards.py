@@ -37,18 +37,18 @@ def hold(who: str, slot: str, uid: str = "1", age: float = 0.0, **more: str) -> 
 def share(**owners: frozenset[int]) -> Json:
     """Return the Lease with the owners, each of which is in the slot of its name."""
     terms = {
-        Term(f"op-member-{slot[1:]}", f"pod-{slot[1:]}", "2026-11-30T00:00:00.000000Z"): shards
+        Term(f"op-member-0{slot[1:]}", f"pod-{slot[1:]}", "2026-11-30T00:00:00.000000Z"): shards
         for slot, shards in owners.items()
     }
-    return ShardMap("", terms).write({"metadata": {"name": "op-shards", "uid": "1"}})
+    return ShardMap("", terms).write({"metadata": {"name": "op-shards", "uid": "1"}}, "op")
 
 
-ONE = hold("pod-0", "op-member-0")
-TWO = hold("pod-1", "op-member-1")
-GONE = hold("pod-1", "op-member-1", age=60)
-FORMER = hold("pod-1", "op-member-1", uid="0")
-TRYING = hold("pod-1", "op-member-1", canary="2")
-FAILED = hold("pod-1", "op-member-1", canary="0")
+ONE = hold("pod-0", "op-member-00")
+TWO = hold("pod-1", "op-member-01")
+GONE = hold("pod-1", "op-member-01", age=60)
+FORMER = hold("pod-1", "op-member-01", uid="0")
+TRYING = hold("pod-1", "op-member-01", canary="2")
+FAILED = hold("pod-1", "op-member-01", canary="0")
 LEADER = hold("boss", "op")
 HALVES = share(s0=ALL - {1, 2, 3}, s1=frozenset({1, 2, 3}))
 
@@ -60,7 +60,7 @@ HALVES = share(s0=ALL - {1, 2, 3}, s1=frozenset({1, 2, 3}))
         ([HALVES, ONE, TWO], ["ok"], "replicas own all shards: pod-0 (61), pod-1 (3)"),
         ([HALVES, ONE, GONE], ["failure"], "no replica that runs owns the shards 1-3"),
         ([HALVES], ["failure"], "owns the shards 0-63"),
-        ([share(s0=ALL), ONE, FORMER], ["warning", "ok"], "deleted: pod-1"),
+        ([share(s0=ALL), ONE, FORMER], ["warning", "ok"], "deleted one: pod-1"),
         ([HALVES, ONE, TWO, LEADER], ["failure", "ok"], "since boss leads (--lease)"),
         ([HALVES, ONE, TRYING], ["note", "ok"], "pod-1 tries its version on 3 shards"),
         ([share(s0=ALL), ONE, FAILED], ["warning", "ok"], "pod-1 has given up its shards"),

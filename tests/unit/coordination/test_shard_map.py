@@ -17,12 +17,20 @@ EMPTY: Json = {"metadata": {"name": "x-shards", "uid": "u", "resourceVersion": "
 
 def test_what_is_written_is_read() -> None:
     known = ShardMap("u").take(frozenset(range(10)), A).take(frozenset({3, 60}), B)
-    raw = known.write(EMPTY)
+    raw = known.write(EMPTY, "x")
+    assert raw["metadata"]["labels"] == {"webop.dev/shards": "x"}
     assert raw["metadata"]["resourceVersion"] == "5"
     found = ShardMap.parse(raw)
     assert found == known
     assert (found.find(3), found.find(4), found.find(11)) == (B, A, None)
     assert found.get(A) == frozenset(range(10)) - {3}
+
+
+def test_each_write_changes_the_lease() -> None:  # else API servers keep its version
+    first = ShardMap("u").write(EMPTY, "x")
+    second = ShardMap.parse(first).write(first, "x")
+    assert first != second
+    assert ShardMap.parse(first) == ShardMap.parse(second)
 
 
 def test_only_own_shards_can_be_given_up() -> None:
@@ -45,6 +53,9 @@ def test_only_own_shards_can_be_given_up() -> None:
             '[{"slot": "x", "holder": "a", "since": "", "shards": "0-3"},'
             ' {"slot": "y", "holder": "b", "since": "", "shards": "3"}]'
         ),
+        '[{"slot": "x-member-00", "holder": "a", "since": "", "shards": "0-3000000"}]',
+        '[{"slot": "Not a Name", "holder": "a", "since": "", "shards": "1"}]',
+        '[{"slot": "x-member-99", "holder": "a", "since": "", "shards": "1"}]',
         "[1]",
         "null",
     ],
@@ -67,6 +78,7 @@ def test_an_annotation_that_cannot_be_read_is_a_problem(text: str) -> None:
         ({A: None, B: None, C: 2}, {}, {A: 31, B: 31, C: 2}),
         ({A: None, B: 2, C: 2}, {}, {A: 62, B: 1, C: 1}),
         ({A: None, B: 0}, {B: 2}, {A: 64, B: 0}),
+        ({A: None, B: 0, C: 2}, {B: 2}, {A: 62, B: 0, C: 2}),
         ({A: 3}, {}, {A: 3}),
         ({}, {}, {}),
     ],

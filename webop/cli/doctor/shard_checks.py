@@ -43,7 +43,10 @@ class Team:
         leader = held.pop(name, NOTHING).holder
         shards = ShardMap.parse(leases.get(f"{name}-shards"))
         terms = {Term(key, one.holder, one.acquired_at) for key, one in held.items()}
-        owners = {term.holder: own for term, own in shards.owners.items() if term in terms}
+        owners = dict[str, frozenset[int]]()
+        for term, own in shards.owners.items():
+            if term in terms:  # worker processes of a pod have one name
+                owners[term.holder] = owners.get(term.holder, frozenset()) | own
         notes = {
             one.holder: leases[key]["metadata"].get("annotations") for key, one in held.items()
         }
