@@ -77,6 +77,7 @@ class Members:
     Attributes:
         map: who owns which shards, as far as known.
         moves: how many shards this replica has got and given up.
+        verdict: why the canary has given up its shards; empty if it has not.
         problem: a text: why this replica cannot own more; empty if it can.
     """
 
@@ -114,10 +115,10 @@ class Members:
         self._gift_at = 0.0  # when shards are given up next: the new owner lists for each gift
         self._canary = operator.settings.leadership.canary_shards
         self._judged = 0, 0  # the calls until the last judgement, and those that had failed
-        self._verdict = ""  # why the canary has given up its shards
         self._once = Once()
         self.map = ShardMap()
         self.moves = Counter[str]()
+        self.verdict = ""
         self.problem = ""
 
     @property
@@ -284,7 +285,7 @@ class Members:
     async def run(self) -> str:
         """Take shards, and give up shards, as long as the Lease is held; return why it must end."""
         while not (breach := self._find_breach()):
-            self.problem = self._verdict
+            self.problem = self.verdict
             try:
                 pause = await self._step()
                 self._once.forget("failure")
@@ -303,7 +304,12 @@ class Members:
         """Do what is due at the moment; return the seconds until the next look."""
         clock, ownership, term = self._fence.clock, self._ownership, self._term
         for slot in [*self._slots.values()]:
+            former = slot.record
             await slot.expire()
+            if slot.record.holder != former.holder:
+                text = "The replica %s has not renewed the lease %s for %d s: its shards are free."
+                seconds = former.duration or self._times.duration
+                logger.info(text, former.holder, slot, seconds)
         self._judge_canary()
         members = self._list_members()
         if members != self._known:
@@ -360,6 +366,7 @@ class Members:
     async def _adopt(self) -> None:
         """Handle the objects of the shards that the Lease with the owners says, and no others."""
         ownership = self._ownership
+        before = len(ownership.owned)
         is_led = not self.map.get(self._term) <= ownership.owned and await self._has_leader()
         claimed = self.map.get(self._term)
         if self._find_breach():
@@ -368,7 +375,8 @@ class Members:
             await self._write(self.map.give(claimed - ownership.owned, self._term))
         elif self._follow(claimed):
             self._on_change()
-            logger.info("This replica owns %s.", self.describe().removeprefix("owning "))
+            text = self.describe().removeprefix("owning ")
+            logger.info("This replica owns %s; before: %d shards.", text, before)
 
     def _follow(self, shards: frozenset[int]) -> bool:
         """Own these shards, and no others; return whether these are others than before."""
@@ -464,8 +472,16 @@ class Members:
             return ""
         self._accept_map(raw)
         for slot in [*self._slots.values()]:  # of all owners that this replica has read of
-            await slot.refresh()
-            await slot.expire()
+            try:
+                await slot.refresh()
+                await slot.expire()
+            except APIForbiddenError as exc:
+                if slot.name not in {term.slot for term in self.map.owners}:
+                    continue  # somebody has deleted the Lease that named its holder
+                owner, told = slot.record.holder, self._map_access
+                text = f"{owner} owns shards, as the lease {told} says: {str(exc).rstrip('.')}"
+                remedy = f"If no replica with --shards runs, delete the lease {told}"
+                raise APIForbiddenError(f"{text}. {remedy}", status=exc.status) from exc
             is_by_former = _read_note(slot, MAP_UID) != self.map.uid
             if slot.record.holder and (is_by_former or self.map.get(_read_term(slot))):
                 return f"the lease {slot} is {slot.record}: --shards is used"
@@ -486,7 +502,7 @@ class Members:
         own.marks = {**own.marks, "annotations": notes}
         self._settled_at = 0.0  # it does not wait for others
         text = f"{bad} of its last {new} calls of handlers have failed, the limit is {limit:.0%}"
-        self._verdict = f"the canary has given up its shards: {text}"
+        self.verdict = f"the canary has given up its shards: {text}"
         logger.error("The canary gives up its shards: %s.", text)
 
     def _count_calls(self) -> tuple[int, int]:

@@ -19,6 +19,7 @@ from tests.kit.reviews import serve
 from tests.kit.rights import grant, read_vault
 from tests.kit.waiting import eventually
 from webop.client.api import Client
+from webop.coordination.shard_map import ShardMap, Term
 from webop.coordination.timed_requests import LEASES
 from webop.errors import APINotFoundError
 from webop.objects.resources import Resource
@@ -282,6 +283,34 @@ async def test_replicas_with_a_leader_and_replicas_with_shards_exclude_each_othe
     assert [call["by"] for call in seen.of("c")] == ["sharer", "leader"]
 
 
+async def test_a_leader_that_cannot_see_whether_an_owner_of_shards_runs_names_the_remedy(
+    webop_cluster: LocalCluster, objects: Objects, seen: Calls
+) -> None:
+    client, place, user = objects.client, objects.namespace, f"{objects.namespace}-leader"
+    await grant(client, user, objects.kind.crd_name, "get,list,watch,patch", place)
+    leases = "leases.coordination.k8s.io"  # as webop manifests grants them with --lease
+    await grant(client, user, leases, "get,update", place, "team")
+    await grant(client, user, leases, "get", place, "team-shards")
+    await grant(client, user, leases, "create", place)
+    killed = Term("team-member-00", "killed", "2026-11-30T00:00:00.000000Z")
+    owners = ShardMap("", {killed: frozenset(range(SHARDS))})
+    await client.create(LEASES, place, owners.write({"metadata": {"name": "team-shards"}}))
+    settings = share(objects, sharded=False)
+    settings.scanning.disabled = True
+    vault = read_vault(webop_cluster, user)
+    async with serve(settings=settings, vault=vault, namespaces=[place]) as site:
+
+        async def has(status: int, text: str) -> bool:
+            answer = await site.get("/readyz")
+            return answer.status_code == status and text in answer.text
+
+        remedy = f"If no replica with --shards runs, delete the lease {place}/team-shards"
+        await eventually(lambda: has(503, remedy), "the remedy")
+        assert await has(503, f"killed owns shards, as the lease {place}/team-shards says")
+        await client.delete(LEASES, place, "team-shards")
+        await eventually(lambda: has(200, ""), "readiness")
+
+
 async def test_a_canary_gives_up_its_shards_when_its_calls_fail(
     team: Team, objects: Objects, calls: Calls, log: pytest.LogCaptureFixture
 ) -> None:
@@ -303,6 +332,7 @@ async def test_a_canary_gives_up_its_shards_when_its_calls_fail(
     for number in range(300):
         await objects.wait_handled(f"w-{number}")
     assert "canary" not in await team.read_owners()
+    assert "; before: 2 shards." in log.text
     assert {call["by"] for call in calls} == {"one", "canary"}
 
 
