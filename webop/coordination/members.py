@@ -77,7 +77,7 @@ class Members:
     Attributes:
         map: who owns which shards, as far as known.
         moves: how many shards this replica has got and given up.
-        verdict: why the canary has given up its shards; empty if it has not.
+        failure: why the canary has given up its shards; empty if it has not.
         problem: a text: why this replica cannot own more; empty if it can.
     """
 
@@ -118,7 +118,7 @@ class Members:
         self._once = Once()
         self.map = ShardMap()
         self.moves = Counter[str]()
-        self.verdict = ""
+        self.failure = ""
         self.problem = ""
 
     @property
@@ -285,7 +285,7 @@ class Members:
     async def run(self) -> str:
         """Take shards, and give up shards, as long as the Lease is held; return why it must end."""
         while not (breach := self._find_breach()):
-            self.problem = self.verdict
+            self.problem = self.failure
             try:
                 pause = await self._step()
                 self._once.forget("failure")
@@ -502,7 +502,7 @@ class Members:
         own.marks = {**own.marks, "annotations": notes}
         self._settled_at = 0.0  # it does not wait for others
         text = f"{bad} of its last {new} calls of handlers have failed, the limit is {limit:.0%}"
-        self.verdict = f"the canary has given up its shards: {text}"
+        self.failure = f"the canary has given up its shards: {text}"
         logger.error("The canary gives up its shards: %s.", text)
 
     def _count_calls(self) -> tuple[int, int]:
