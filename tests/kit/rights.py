@@ -19,13 +19,19 @@ def read_vault(cluster: LocalCluster, user: str) -> webop.Vault:
     return webop.Vault({"x": read_kubeconfig([cluster.kubeconfig_for(user)])})
 
 
-async def grant(client: Client, user: str, kind: str, verbs: str, namespace: str = "") -> None:
-    """Let a user do something with a kind, as "widgets.tests.webop.dev", maybe in one namespace."""
+async def grant(
+    client: Client, user: str, kind: str, verbs: str, namespace: str = "", *names: str
+) -> None:
+    """Let a user do something with a kind, as "widgets.tests.webop.dev".
+
+    It can be limited to one namespace, and to the objects of some names.
+    """
     plural, _, group = kind.partition(".")
     role = f"{'' if namespace else 'Cluster'}Role"
     path = f"/apis/{_API}/v1/namespaces/{namespace}" if namespace else f"/apis/{_API}/v1"
     metadata = {"name": f"{user}-{plural}-{verbs}"}
     rule = {"apiGroups": [group], "resources": [plural], "verbs": verbs.split(",")}
+    rule |= {"resourceNames": [*names]} if names else {}
     await client.request(
         "POST", f"{path}/{role.lower()}s", body={"metadata": metadata, "rules": [rule]}
     )

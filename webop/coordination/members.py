@@ -80,6 +80,7 @@ class Members:
     Attributes:
         map: who owns which shards, as far as known.
         moves: how many shards this replica has got and given up.
+        failure: why the canary has given up its shards; empty if it has not.
         problem: a text: why this replica cannot own more; empty if it can.
     """
 
@@ -120,10 +121,10 @@ class Members:
         self._division = f"{settings.shard_by} {kinds}".strip()
         self._canary = settings.canary_shards
         self._judged = 0, 0  # the calls until the last judgement, and those that had failed
-        self._verdict = ""  # why the canary has given up its shards
         self._once = Once()
         self.map = ShardMap()
         self.moves = Counter[str]()
+        self.failure = ""
         self.problem = ""
 
     @property
@@ -309,7 +310,7 @@ class Members:
     async def run(self) -> str:
         """Take shards, and give up shards, as long as the Lease is held; return why it must end."""
         while not (breach := self._find_breach()):
-            self.problem = self._verdict
+            self.problem = self.failure
             try:
                 pause = await self._step()
                 self._once.forget("failure")
@@ -328,10 +329,15 @@ class Members:
         """Do what is due at the moment; return the seconds until the next look."""
         clock, ownership, term = self._fence.clock, self._ownership, self._term
         for slot in [*self._slots.values()]:
+            former = slot.record
             try:
                 await slot.expire()
             except APIForbiddenError as exc:  # the others can go on
                 self.problem = str(exc)
+            if former.holder and slot.record.holder != former.holder:
+                text = "The replica %s has not renewed the lease %s for %d s: its shards are free."
+                seconds = former.duration or self._times.duration
+                logger.info(text, former.holder, slot, seconds)
         self._judge_canary()
         members = self._list_members()
         if members != self._known:
@@ -343,7 +349,7 @@ class Members:
         wanted = divide(members, {each: len(self.map.get(each)) for each in members}).get(term, 0)
         if len(claimed) < wanted and self.unowned and agrees:
             await self._take(wanted - len(claimed))
-        elif clock() >= self._settled_at or self._verdict:
+        elif clock() >= self._settled_at or self.failure:
             self._leave(len(claimed) - len(ownership.leaving) - wanted)
         if ownership.leaving:
             await self._give_up()
@@ -404,6 +410,7 @@ class Members:
     async def _adopt(self) -> None:
         """Handle the objects of the shards that the Lease with the owners says, and no others."""
         ownership = self._ownership
+        before = len(ownership.owned)
         is_led = not self.map.get(self._term) <= ownership.owned and await self._has_leader()
         claimed = self.map.get(self._term)
         if self._find_breach():
@@ -412,7 +419,8 @@ class Members:
             await self._write(self.map.give(claimed - ownership.owned, self._term))
         elif self._follow(claimed):
             self._on_change()
-            logger.info("This replica owns %s.", self.describe().removeprefix("owning "))
+            text = self.describe().removeprefix("owning ")
+            logger.info("This replica owns %s; before: %d shards.", text, before)
 
     def _follow(self, shards: frozenset[int]) -> bool:
         """Own these shards, and no others; return whether these are others than before."""
@@ -510,8 +518,16 @@ class Members:
             return ""
         self._accept_map(raw)
         for slot in [*self._slots.values()]:  # of all owners that this replica has read of
-            await slot.refresh()
-            await slot.expire()
+            try:
+                await slot.refresh()
+                await slot.expire()
+            except APIForbiddenError as exc:
+                if slot.name not in {term.slot for term in self.map.owners}:
+                    continue  # somebody has deleted the Lease that named its holder
+                owner, told = slot.record.holder, self._map_access
+                text = f"{owner} owns shards, as the lease {told} says: {str(exc).rstrip('.')}"
+                remedy = f"If no replica with --shards runs, delete the lease {told}"
+                raise APIForbiddenError(f"{text}. {remedy}", status=exc.status) from exc
             is_by_former = _read_note(slot, MAP_UID) != self.map.uid
             if slot.record.holder and (is_by_former or self.map.get(_read_term(slot))):
                 return f"the lease {slot} is {slot.record}: --shards is used"
@@ -531,7 +547,7 @@ class Members:
         notes = {**own.marks["annotations"], CANARY: "0"}
         own.marks = {**own.marks, "annotations": notes}
         text = f"{bad} of its last {new} calls of handlers have failed, the limit is {limit:.0%}"
-        self._verdict = f"the canary has given up its shards: {text}"
+        self.failure = f"the canary has given up its shards: {text}"
         logger.error("The canary gives up its shards: %s.", text)
 
     def _count_calls(self) -> tuple[int, int]:

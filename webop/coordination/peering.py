@@ -426,11 +426,13 @@ class Peering:
         elif self._list_namespaces():
             what = "Default peering object" if name == "default" else f"Peering object {name!r}"
             why = "cannot be read" if problems else "is not found"
-            text = (
-                f"{what} {why}, falling back to the standalone mode: a second copy of this "
-                "operator would handle the same objects. One copy? Add --standalone. Several? Add "
-                f"--lease NAME. {problems}"
+            risk = (
+                ""  # only one replica with this Lease handles an object
+                if self.is_replicated
+                else ": a second copy of this operator would handle the same objects. One copy? "
+                "Add --standalone. Several? Add --lease NAME"
             )
+            text = f"{what} {why}, falling back to the standalone mode{risk}. {problems}"
         else:
             return
         if self._once.is_new("objects", text):

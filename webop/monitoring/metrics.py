@@ -232,6 +232,14 @@ DEFINITIONS = (
         },
     ),
     Definition(
+        *("webop_canary_failed", "gauge", ()),
+        "1 if this canary has given up its shards because too many calls failed, else 0; absent "
+        "without shards.",
+        lambda operator: (
+            {(): bool(members.failure)} if (members := operator.coordinator.members) else {}
+        ),
+    ),
+    Definition(
         *("webop_handler_calls_total", "counter", ("handler", "type", "outcome")),
         "Finished calls of handlers. Types: activity, change, conversion (its handler is the kind "
         "and both versions: sites.example.com/v1-v2), daemon, event, index, reconcile, timer, "

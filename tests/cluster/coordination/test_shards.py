@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 
 import webop
@@ -17,8 +18,11 @@ from tests.kit.http_relay import fail
 from tests.kit.operators import Calls, Objects, Running, RunOperator, build_settings
 from tests.kit.reviews import serve
 from tests.kit.rights import grant, read_vault
+from tests.kit.scrapes import scrape
 from tests.kit.waiting import eventually
 from webop.client.api import Client
+from webop.controlplane.cluster_client import find_free_port
+from webop.coordination.shard_map import ShardMap, Term
 from webop.coordination.timed_requests import LEASES
 from webop.errors import APINotFoundError
 from webop.objects.resources import Resource
@@ -282,6 +286,34 @@ async def test_replicas_with_a_leader_and_replicas_with_shards_exclude_each_othe
     assert [call["by"] for call in seen.of("c")] == ["sharer", "leader"]
 
 
+async def test_a_leader_that_cannot_see_whether_an_owner_of_shards_runs_names_the_remedy(
+    webop_cluster: LocalCluster, objects: Objects, seen: Calls
+) -> None:
+    client, place, user = objects.client, objects.namespace, f"{objects.namespace}-leader"
+    await grant(client, user, objects.kind.crd_name, "get,list,watch,patch", place)
+    leases = "leases.coordination.k8s.io"  # as webop manifests grants them with --lease
+    await grant(client, user, leases, "get,update", place, "team")
+    await grant(client, user, leases, "get", place, "team-shards")
+    await grant(client, user, leases, "create", place)
+    killed = Term("team-member-00", "killed", "2026-11-30T00:00:00.000000Z")
+    owners = ShardMap("", {killed: frozenset(range(SHARDS))})
+    await client.create(LEASES, place, owners.write({"metadata": {"name": "team-shards"}}))
+    settings = share(objects, sharded=False)
+    settings.scanning.disabled = True
+    vault = read_vault(webop_cluster, user)
+    async with serve(settings=settings, vault=vault, namespaces=[place]) as site:
+
+        async def has(status: int, text: str) -> bool:
+            answer = await site.get("/readyz")
+            return answer.status_code == status and text in answer.text
+
+        remedy = f"If no replica with --shards runs, delete the lease {place}/team-shards"
+        await eventually(lambda: has(503, remedy), "the remedy")
+        assert await has(503, f"killed owns shards, as the lease {place}/team-shards says")
+        await client.delete(LEASES, place, "team-shards")
+        await eventually(lambda: has(200, ""), "readiness")
+
+
 async def test_a_canary_gives_up_its_shards_when_its_calls_fail(
     team: Team, objects: Objects, calls: Calls, log: pytest.LogCaptureFixture
 ) -> None:
@@ -292,17 +324,22 @@ async def test_a_canary_gives_up_its_shards_when_its_calls_fail(
             raise RuntimeError("the new version is wrong")
 
     await team.add("one")
-    await team.add("canary", canary_shards=2)
+    url = f"http://127.0.0.1:{find_free_port()}/metrics"
+    await team.add("canary", {"metrics_endpoint": url}, canary_shards=2)
 
     def has_two(owners: dict[str, frozenset[int]]) -> bool:
         return len(owners.get("canary", ())) == 2
 
     await eventually(team.read_owners, "two shards", check=has_two)
     await asyncio.gather(*(objects.create(f"w-{number}") for number in range(300)))
-    await eventually(lambda: "The canary gives up its shards" in log.text, "its end", 20)
+    async with httpx.AsyncClient(trust_env=False) as http:
+        assert (await scrape(http, url)).get("webop_canary_failed") in {0, 1}
+        await eventually(lambda: "The canary gives up its shards" in log.text, "its end", 20)
+        assert (await scrape(http, url)).get("webop_canary_failed") == 1
     for number in range(300):
         await objects.wait_handled(f"w-{number}")
     assert "canary" not in await team.read_owners()
+    assert "; before: 2 shards." in log.text
     assert {call["by"] for call in calls} == {"one", "canary"}
 
 
@@ -425,7 +462,12 @@ async def stack_of_namespaces(client: Client, objects: Objects) -> Any:
 
 
 async def test_a_replica_without_connection_stops_and_another_one_goes_on(
-    team: Team, objects: Objects, seen: Calls, run_relayed: RunOperator, relayed: Any
+    team: Team,
+    objects: Objects,
+    seen: Calls,
+    run_relayed: RunOperator,
+    relayed: Any,
+    log: pytest.LogCaptureFixture,
 ) -> None:
     await team.add("one")
     async with run_relayed(
@@ -448,6 +490,7 @@ async def test_a_replica_without_connection_stops_and_another_one_goes_on(
                 look = partial(seen.of, meta["name"])
                 await eventually(look, "takeover", check=lambda found: found[-1]["by"] == "one")
                 await objects.change(meta["name"], {"spec": {"x": 1}})
+        assert "The replica cut has not renewed the lease" in log.text
         relayed.meddle = None
         team.running["cut"] = team.running["one"]
         await team.wait_balanced()

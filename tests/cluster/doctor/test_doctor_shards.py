@@ -12,7 +12,7 @@ from tests.kit.doctor_runs import Doctor
 from tests.kit.managed_webhooks import Site
 from tests.kit.operators import RunOperator, build_settings
 from tests.kit.waiting import eventually
-from webop.cli.doctor.shard_checks import Team, judge_team
+from webop.cli.doctor.shard_checks import Team, judge_sharers, judge_team
 from webop.coordination.shard_map import ShardMap, Term
 from webop.coordination.timed_requests import LEASES
 
@@ -81,6 +81,24 @@ def test_replicas_with_shards_are_judged_by_their_leases(
     assert all(finding.remedy for finding in found if finding.level in {"warning", "failure"})
 
 
+@pytest.mark.parametrize(
+    ("leases", "levels", "text"),
+    [
+        ([HALVES, ONE, TWO], ["failure"], "with --shards own shards: pod-0 (61), pod-1 (3)"),
+        ([HALVES, ONE, GONE], ["failure"], "with --shards own shards: pod-0 (61)"),
+        ([HALVES, GONE], ["warning"], "do not run any more own shards: pod-0, pod-1"),
+        ([HALVES, ONE, LEADER], [], ""),
+    ],
+)
+def test_a_leader_waits_for_replicas_with_shards(
+    leases: list[Json], levels: list[str], text: str
+) -> None:
+    team = Team.build("op", {one["metadata"]["name"]: one for one in leases}, NOW)
+    found = list(judge_sharers("shards", team))
+    assert [finding.level for finding in found] == levels
+    assert all(text in finding.text and finding.remedy for finding in found)
+
+
 async def test_shards_that_no_running_replica_owns_are_a_failure(
     site: Site, doctor: Doctor, run_operator: RunOperator
 ) -> None:
@@ -99,6 +117,10 @@ async def test_shards_that_no_running_replica_owns_are_a_failure(
             return (line.level, line.text) == ("ok", "replicas own all shards: one (64)")
 
         await eventually(is_fine, "an owner")
+        lead = ["--lease" if option == "--shards" else option for option in options]
+        waits = (await doctor.examine(*lead, **home)).of("failure")
+        assert any("with --shards own shards: one (64)" in line.text for line in waits)
+        assert all("Start the operator" not in line.remedy for line in waits)
         await running.stop()
     ended = await doctor.examine(*options, **home)
     line = ended.find(subject)

@@ -234,7 +234,7 @@ async def test_a_replica_that_serves_other_kinds_says_so(explain: Explainer) -> 
 
 
 async def test_the_shard_of_an_object_and_its_owner_are_named(
-    explain: Explainer, run_operator: RunOperator
+    explain: Explainer, run_operator: RunOperator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     webop.on.create("widgets", id="create")(lambda **_: None)
     namespace, team = explain.objects.namespace, {"lease_name": "team", "sharded": True}
@@ -260,6 +260,8 @@ async def test_the_shard_of_an_object_and_its_owner_are_named(
                     break
             assert "another replica handles the objects of its shard" in said
             assert "port-forward pod/NAME" in said
+            monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")  # the replica is in a pod
+            assert "port-forward pod/second 8081" in await explain(f"{KIND}/w-{number}")
 
 
 async def test_a_shard_that_no_replica_owns_is_free(explain: Explainer) -> None:

@@ -30,7 +30,7 @@ FOREIGN = {"process_resident_memory_bytes", "process_cpu_seconds_total", "up"}
 
 SHARDS = {
     *("webop_shards_owned", "webop_shards_unowned", "webop_shard_moves_total"),
-    "webop_shard_handler_seconds_total",
+    *("webop_shard_handler_seconds_total", "webop_canary_failed"),
 }
 
 _NAME = re.compile(r"\b(?:webop|rest_client|leader_election|process)_\w+")

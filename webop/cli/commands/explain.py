@@ -111,11 +111,16 @@ def _find_shard(answer: Json, meta: Json) -> int | None:
     return find_shard(meta[divisor]) if divisor else 0
 
 
+def _find_owner(shards: Json, shard: int) -> str:
+    """Return the replica that owns a shard, as a replica knows it; empty if none does."""
+    owners = (one["replica"] for one in shards["owners"] if shard in parse_shards(one["shards"]))
+    return next(owners, "")
+
+
 def _judge_shard(shards: Json, shard: int) -> Finding:
     """Return who owns a shard, as a replica knows it."""
-    for one in shards["owners"]:
-        if shard in parse_shards(one["shards"]):
-            return approve("shard", f"{shard}, owned by {one['replica']}")
+    if owner := _find_owner(shards, shard):
+        return approve("shard", f"{shard}, owned by {owner}")
     namespace, _, name = shards["lease"].removesuffix("-shards").partition("/")
     remedy = f"See: webop doctor --shards {name} --lease-namespace {namespace}"
     return fail("shard", f"{shard}, free: no replica that runs owns it", remedy)
@@ -216,7 +221,9 @@ def _judge_answer(answer: Json, shard: int | None) -> Iterator[Finding]:
         return
     yield note("handlers", join_names(scope["handlers"], 20))
     if shard is not None and shard not in parse_shards(answer["shards"]["owned"]):
-        remedy = "Ask the owner of the shard: kubectl port-forward pod/NAME 8081"
+        owner = _find_owner(answer["shards"], shard)
+        pod = owner if operator["pod"] and owner and "/" not in owner else "NAME"
+        remedy = f"Ask the owner of the shard: kubectl port-forward pod/{pod} 8081"
         yield warn("now", "another replica handles the objects of its shard", remedy)
         return
     if row is None:

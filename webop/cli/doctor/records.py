@@ -24,6 +24,7 @@ from webop.cli.doctor.findings import (
     note,
     warn,
 )
+from webop.cli.doctor.shard_checks import check_sharers
 from webop.coordination import lease_content
 from webop.coordination.peer_records import (
     build_creation_command,
@@ -192,6 +193,8 @@ async def check_lease(context: Context) -> list[Finding]:
     if leadership.lease_name is None or leadership.sharded:
         return []
     where, name = leadership.lease_namespace or context.namespace, leadership.lease_name
+    if sharers := await check_sharers(context, where, name):
+        return sharers
     raw = await context.read(LEASES.get_url(namespace=where, name=name))
     return [judge_lease(f"Lease {where}/{name}", raw, context.now, context.replicas)]
 

@@ -85,6 +85,30 @@ async def check_shards(context: Context) -> list[Finding]:
     return [*judge_team(f"Lease {where}/{name}-shards", team)]
 
 
+async def check_sharers(context: Context, where: str, name: str) -> list[Finding]:
+    """Check that no replicas own shards which keep others from leading (``--lease``)."""
+    path = LEASES.get_url(namespace=where, name=f"{name}-shards")
+    if not ShardMap.parse(await context.read(path) or None).owners:
+        return []
+    team = await read_team(context.client, where, name, context.now)
+    return [*judge_sharers(f"Lease {where}/{name}-shards", team)]
+
+
+def judge_sharers(subject: str, team: Team) -> Iterator[Finding]:
+    """Yield findings about replicas with shards, beside those that elect a leader. Pure."""
+    dead = {term.holder for term in team.map.owners} - team.owners.keys()
+    if team.leader:
+        return
+    if team.owners:
+        counts = (f"{who} ({len(own)})" for who, own in sorted(team.owners.items()))
+        text = f"no replica leads, since replicas with --shards own shards: {join_names(counts)}"
+        yield fail(subject, text, "Stop them, also a canary: see the page Shards.")
+    elif dead:
+        text = f"replicas that do not run any more own shards: {join_names(sorted(dead))}"
+        remedy = "If no replica with --shards runs, delete this Lease: those with --lease wait."
+        yield warn(subject, text, remedy)
+
+
 def judge_team(subject: str, team: Team) -> Iterator[Finding]:
     """Yield findings about the replicas of an operator and their shards. Pure."""
     shards, owners, notes = team.map, team.owners, team.notes

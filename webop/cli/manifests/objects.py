@@ -116,9 +116,12 @@ class Plan:
 
     @property
     def _head(self) -> str:
+        return self._build_head(self.request.name)
+
+    def _build_head(self, name: str) -> str:
         return f"""\
 metadata:
-  name: {self._name}
+  name: {_dump(name)}
   namespace: {_dump(self.request.home)}
   labels:
     app.kubernetes.io/name: {self._name}"""
@@ -141,20 +144,18 @@ metadata:
         """Return the Deployment of a canary; its pods have the labels of the others, too."""
         request = replace(self.request, image=image)
         variables = {**self.variables, "WEBOP_CANARY": _CANARY_SHARDS}
-        text = replace(self, request=request, replicas=1, variables=variables).build_deployment()
-        name = f"  name: {_dump(f'{self.request.name}-canary')}\n"
-        text = text.replace(f"  name: {self._name}\n", name, 1)
-        for indent in ("\n      ", "\n        "):  # of the selector, and of the pods
-            known = f"{indent}app.kubernetes.io/name: {self._name}"
-            text = text.replace(known, f"{known}{indent}app.kubernetes.io/component: canary", 1)
+        plan = replace(self, request=request, replicas=1, variables=variables)
         return f"""\
 # A canary: a replica of another version, for {_CANARY_SHARDS} of the 64 shards. It gives them up if
 # its handlers fail. To promote the version, give the image to the other Deployment, and delete
 # this one. The Service leads to it, too.
-{text}"""
+{plan.build_deployment("canary")}"""
 
-    def build_deployment(self) -> str:
-        """Return the Deployment."""
+    def build_deployment(self, component: str = "") -> str:
+        """Return the Deployment; one for a component has it in its name and in its labels."""
+        name = f"{self.request.name}-{component}" if component else self.request.name
+        label = f"\napp.kubernetes.io/component: {component}" if component else ""
+        labels = f"app.kubernetes.io/name: {self._name}{label}"
         variables = "".join(
             f"            - {_dump({'name': name, 'value': value})}\n"
             for name, value in self.variables.items()
@@ -166,18 +167,18 @@ metadata:
         return f"""\
 apiVersion: apps/v1
 kind: Deployment
-{self._head}
+{self._build_head(name)}
 spec:
   replicas: {self.replicas}
   strategy:
 {textwrap.indent(self._build_strategy(), "    ")}
   selector:
     matchLabels:
-      app.kubernetes.io/name: {self._name}
+{textwrap.indent(labels, "      ")}
   template:
     metadata:
       labels:
-        app.kubernetes.io/name: {self._name}
+{textwrap.indent(labels, "        ")}
 {self._build_annotations()}\
     spec:
       serviceAccountName: {self._name}
@@ -307,12 +308,11 @@ spec:
     def build_service(self) -> str:
         """Return the Service for the webhooks."""
         port = self.server.service_port if self.server else 443
-        head = self._head.replace(f"name: {self._name}", f"name: {_dump(self.service)}", 1)
         return f"""\
 # API servers call the webhooks of ready pods at this Service.
 apiVersion: v1
 kind: Service
-{head}
+{self._build_head(self.service)}
 spec:
   selector:
     app.kubernetes.io/name: {self._name}

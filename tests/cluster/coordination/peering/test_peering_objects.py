@@ -113,6 +113,16 @@ async def test_operators_of_the_whole_cluster_have_a_kind_of_their_own(
         await wide.delete()
 
 
+async def test_replicas_with_a_lease_get_no_advice_about_a_second_copy(
+    run_operator: RunOperator, shared: PeeringObject, objects: Objects, seen: Seen
+) -> None:
+    lease = {"lease_name": "team", "lease_namespace": objects.namespace, "sharded": True}
+    settings = build_settings(leadership=lease, peering={"name": shared.name})
+    async with run_operator(settings, standalone=False, identity="me"):
+        await eventually(lambda: "to the standalone mode." in seen.log.text, "the message")
+    assert "--lease NAME" not in seen.log.text
+
+
 @pytest.mark.feature("PEE-06", "PEE-07", "PEE-11", "D-19", "D-62")
 async def test_kinds_come_and_go(
     client: Client, run_operator: RunOperator, shared: PeeringObject, objects: Objects, seen: Seen
