@@ -8,11 +8,13 @@ no watches, Leases, peering records and Events.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
+import math
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any, Final
 
 from webop.aio.concurrency import run_concurrently
@@ -27,7 +29,7 @@ from webop.errors import ActivityError, APIForbiddenError
 from webop.events.loggers import LocalObjectLogger
 from webop.handlers.causes import ResourceCause
 from webop.handlers.model import Activity, Reason, ReconcileHandler, name_decorator
-from webop.handlers.registry import OperatorRegistry
+from webop.handlers.registry import OperatorRegistry, ResourceHandlers
 from webop.handlers.validation import names_argument
 from webop.objects.body import Body
 from webop.objects.diffs import diff
@@ -39,7 +41,7 @@ from webop.planning.dry_runs import DryRuns, Step, current_step
 from webop.planning.items import Certainty, Item, Plan, Section, note
 from webop.reactor.bodies import Bodies
 from webop.reactor.decision import Decision, decide
-from webop.reactor.entry import Entry
+from webop.reactor.entry import Entry, Owner
 from webop.reactor.failures import recover
 from webop.reactor.observer import Scope
 from webop.reactor.reconcilers import call_due
@@ -54,6 +56,7 @@ Json = dict[str, Any]
 _CALLS: Final = 16  # at once
 _PATIENCE: Final = 60.0  # seconds; for the startup handlers, and for each call
 _PAUSES: Final = (1.0, 2.0, 4.0)  # seconds; between the attempts of a request
+_UNCALLED: Final = "it was not called: add --call"
 _NOT_YET: Final = "the object does not exist yet"
 _UNPRUNED: Final = "prune() does nothing after an apply that has failed"
 _FAILURES: Final = frozenset({"HandlerFailed", "HandlerRetry"})
@@ -66,6 +69,26 @@ class _Listener(logging.Handler):
         step = current_step.get()
         if step is not None and getattr(record, "k8s_reason", "") in _FAILURES:
             step.failures.append(record.getMessage())
+
+
+@dataclass(frozen=True)
+class _Stream(Owner):
+    """The stream of the objects of a plan, which have no turns."""
+
+    ctx: ResourceContext
+    is_paused = is_ending = False
+
+    def _ignore(self, *_: Any, **__: Any) -> Any:
+        return None
+
+    find_gate = wake = note_indexed = owns = shows_stranger = spawn = take_turn = _ignore
+
+    @property
+    def handlers(self) -> ResourceHandlers:
+        return self.ctx.handlers
+
+    def accept_response(self, obj: Entry, raw: Json) -> None:
+        self.ctx.workers.bodies.keep(obj, raw)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -115,7 +138,7 @@ class Planner:
         plan = Plan()
         if self.calls_startup:
             await self._start(plan)
-        await self._discover()
+        await self._discover(plan)
         contexts = [*self._build_contexts(plan)]
         for ctx in contexts:
             self._handled |= set() if ctx.handlers.has_only_children else {ctx.resource.plural_name}
@@ -153,18 +176,22 @@ class Planner:
         if step.writes:
             plan.sections.append(Section("Startup handlers", notes=[*step.writes.values()]))
 
-    async def _discover(self) -> None:
+    async def _discover(self, plan: Plan) -> None:
         """Find the kinds and the namespaces, as the observer does."""
         context, client, scope = self._operator.context, self._operator.client, self.scope
         found, names = await discover(client), None
         if not scope.clusterwide:
+            names = frozenset(filter(is_exact, scope.patterns))
+        if names is not None and not context.settings.scanning.disabled:
             named = context.settings.watching.build_selectors(NAMESPACES, is_named=True)
-            try:
+            with contextlib.suppress(APIForbiddenError):
                 pages = client.list_pages(NAMESPACES, None, Selection(named, is_partial=True))
                 listed = [one["metadata"]["name"] async for page in pages for one in page.items]
                 names = select_namespaces(listed, scope.patterns)
-            except APIForbiddenError:
-                names = frozenset(filter(is_exact, scope.patterns))
+        if names is not None and not names:
+            why = f"no namespace matches {', '.join(map(str, scope.patterns))}"
+            missing = Item("serve", "namespaces", Certainty.UNKNOWN, why)
+            plan.sections.append(Section("Namespaces", notes=[missing]))
         context.cluster_view.update(found.resources, found.groups, names)
         if context.client is not None:
             context.client.enter()
@@ -221,31 +248,34 @@ class Planner:
         """Return an object as an operator that has just started knows it."""
         if not ctx.operator.settings.watching.managed_fields:
             raw["metadata"].pop("managedFields", None)
-        stream: Any = SimpleNamespace(  # objects have no turns
-            is_paused=False,
-            is_ending=False,
-            find_gate=lambda _: None,
-            wake=lambda *_, **__: None,
-            accept_response=ctx.workers.bodies.keep,
-        )
-        obj = Entry(stream, get_uid(raw), raw["metadata"]["name"], raw["metadata"].get("namespace"))
+        meta = raw["metadata"]
+        obj = Entry(_Stream(ctx), get_uid(raw), meta["name"], meta.get("namespace"))
         obj.version, obj.must_resume = parse_version(raw), True
         return obj
 
     async def _plan_kind(self, ctx: ResourceContext) -> Section:
-        section, limit = Section(ctx.resource.name), self.limit
+        section, uncalled, calls = Section(ctx.resource.name), set[str](), Counter[bool]()
+        free = math.inf if self.limit is None else self.limit
         async for page in self._list(ctx):
-            shown = len(page) if limit is None else limit - section.count
-            planned = (
-                self._plan_object(ctx, raw, is_shown=number < shown)
-                for number, raw in enumerate(page)
-            )
-            for place, items in await run_concurrently(planned):
-                section.add(place, items, limit)
-        is_called = self._has_calls(ctx.handlers.reconcilers)
-        if is_called and limit is not None and limit < section.count:
-            why = f"they were called for {limit} of {section.count} objects (--limit)"
-            section.notes.append(note("call", "reconcilers", Certainty.UNKNOWN, why))
+            planned, work = [], []
+            for raw in page:
+                obj, items, due = self._decide(ctx, raw)
+                called = [one for one in due if self._has_calls([one])]
+                uncalled |= {str(one) for one in due if one not in called}
+                is_shown = free > 0 and (bool(called) or not all(one.is_routine for one in items))
+                free -= is_shown
+                calls[is_shown] += bool(called)
+                planned.append((str(obj), items, is_shown))
+                work += [self._call(ctx, obj, called, items)] if is_shown else []
+            await run_concurrently(work)
+            for place, items, is_shown in planned:
+                section.add(place, items, is_shown=is_shown)
+        section.notes = [
+            Item("call", one, Certainty.UNKNOWN, _UNCALLED) for one in sorted(uncalled)
+        ]
+        if calls[False]:
+            why = f"they were called for {calls[True]} of {calls.total()} objects (--limit)"
+            section.notes.append(Item("call", "reconcilers", Certainty.UNKNOWN, why))
         section.notes += [note("call", f"{one} for each object") for one in ctx.handlers.events]
         for handler, index in itertools.product(ctx.handlers.everything, ctx.operator.indices):
             if not self._is_indexed and handler.when and names_argument(handler.when, index):
@@ -253,9 +283,10 @@ class Planner:
                 section.notes.append(note("decide", str(handler), Certainty.MAY, why))
         return section
 
-    async def _plan_object(
-        self, ctx: ResourceContext, raw: Json, *, is_shown: bool
-    ) -> tuple[str, list[Item]]:
+    def _decide(
+        self, ctx: ResourceContext, raw: Json
+    ) -> tuple[Entry, list[Item], Sequence[ReconcileHandler]]:
+        """Return the object, what is known without calls, and the reconcilers that are due."""
         obj, items = self._enter(ctx, raw), list[Item]()
         try:
             decision = decide(ctx, obj, raw)
@@ -266,38 +297,46 @@ class Planner:
             items += _list_items(ctx, decision) if decision else ()
         except Exception as exc:  # noqa: BLE001  a filter or a storage of the user
             items.append(Item("decide", "handlers", Certainty.UNKNOWN, f"a filter failed: {exc!r}"))
-            return str(obj), items
-        for handler in decision.reconcilers if decision else ():
-            items.append(note("call", str(handler), reason="resumed"))
-            if is_shown and self._has_calls([handler]):
-                ctx.workers.bodies.keep(obj, raw)
-                items += await self._call(ctx, obj, handler)
-        return str(obj), items
+            return obj, items, ()
+        due = decision.reconcilers if decision and decision.misfit is None else ()
+        if self._has_calls(due):
+            ctx.workers.bodies.keep(obj, raw)
+        items += [note("call", str(handler), reason="resumed") for handler in due]
+        return obj, items, due
 
     async def _call(
-        self, ctx: ResourceContext, obj: Entry, handler: ReconcileHandler
-    ) -> list[Item]:
-        """Call a reconciler, and return what it would write."""
-        async with self._calls:
-            current_step.set(step := Step())
-            self.report(f"{handler} for {obj}")
-            recover(obj)
-            try:
-                async with asyncio.timeout(_PATIENCE):
-                    await call_due(ctx, obj, [handler])
-            except TimeoutError:
-                step.failures.append(f"it did not end within {_PATIENCE:g} s")
-            current_step.set(None)
-        items, state = [*step.writes.values()], obj.reconcilers[handler.id]
-        items += [Item("prune", "children", Certainty.UNKNOWN, _UNPRUNED)] * bool(step.refused)
-        items += [Item("continue", str(handler), Certainty.UNKNOWN, one) for one in step.failures]
-        for place, item in step.writes.items():
-            if item.action == "create" and place.kind in self._handled:
-                items.append(note("continue", f"handlers of {place}", Certainty.UNKNOWN, _NOT_YET))
-        if state.due is not None and not state.failures:
-            why = f"it asked to be called again: {state.reason or 'without a reason'}"
-            items.append(note("continue", str(handler), Certainty.UNKNOWN, why))
-        return items
+        self,
+        ctx: ResourceContext,
+        obj: Entry,
+        handlers: Iterable[ReconcileHandler],
+        items: list[Item],
+    ) -> None:
+        """Call reconcilers one by one, and add what they would write."""
+        for handler in handlers:
+            async with self._calls:
+                current_step.set(step := Step())
+                self.report(f"{handler} for {obj}")
+                recover(obj)
+                try:
+                    async with asyncio.timeout(_PATIENCE):
+                        await call_due(ctx, obj, [handler])
+                except TimeoutError:
+                    step.failures.append(f"it did not end within {_PATIENCE:g} s")
+                current_step.set(None)
+            items += step.writes.values()
+            state = obj.reconcilers[handler.id]
+            items += [Item("prune", "children", Certainty.UNKNOWN, _UNPRUNED)] * bool(step.refused)
+            items += [
+                Item("continue", str(handler), Certainty.UNKNOWN, one) for one in step.failures
+            ]
+            for place, item in step.writes.items():
+                if item.action == "create" and place.kind in self._handled:
+                    items.append(
+                        note("continue", f"handlers of {place}", Certainty.UNKNOWN, _NOT_YET)
+                    )
+            if state.due is not None and not state.failures:
+                why = f"it asked to be called again: {state.reason or 'without a reason'}"
+                items.append(note("continue", str(handler), Certainty.UNKNOWN, why))
 
 
 def _set_finalizer(ctx: ResourceContext, raw: Json, decision: Decision, items: list[Item]) -> Json:
