@@ -55,8 +55,7 @@ async def plan_configurations(
         try:
             section.notes += [item async for item in items]
         except APIForbiddenError as exc:
-            is_change = title == _WRITTEN
-            unread = Item("read", title, Certainty.UNKNOWN, str(exc), is_change=is_change)
+            unread = Item("read", title, Certainty.UNKNOWN, str(exc), is_change=title == _WRITTEN)
             section.notes.append(unread)
         found += [section] if section.notes else []
     return found

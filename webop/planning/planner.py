@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import itertools
 import logging
-import math
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -77,15 +76,12 @@ class _Stream(Owner):
 
     ctx: ResourceContext
     is_paused = is_ending = False
+    handlers = ResourceHandlers(())
 
     def _ignore(self, *_: Any, **__: Any) -> Any:
         return None
 
     find_gate = wake = note_indexed = owns = shows_stranger = spawn = take_turn = _ignore
-
-    @property
-    def handlers(self) -> ResourceHandlers:
-        return self.ctx.handlers
 
     def accept_response(self, obj: Entry, raw: Json) -> None:
         self.ctx.workers.bodies.keep(obj, raw)
@@ -254,27 +250,13 @@ class Planner:
         return obj
 
     async def _plan_kind(self, ctx: ResourceContext) -> Section:
-        section, uncalled, calls = Section(ctx.resource.name), set[str](), Counter[bool]()
-        free = math.inf if self.limit is None else self.limit
+        section, counts = Section(ctx.resource.name), Counter[str]()
         async for page in self._list(ctx):
-            planned, work = [], []
-            for raw in page:
-                obj, items, due = self._decide(ctx, raw)
-                called = [one for one in due if self._has_calls([one])]
-                uncalled |= {str(one) for one in due if one not in called}
-                is_shown = free > 0 and (bool(called) or not all(one.is_routine for one in items))
-                free -= is_shown
-                calls[is_shown] += bool(called)
-                planned.append((str(obj), items, is_shown))
-                work += [self._call(ctx, obj, called, items)] if is_shown else []
-            await run_concurrently(work)
-            for place, items, is_shown in planned:
+            planned = (self._plan_object(ctx, raw, section, counts) for raw in page)
+            for place, items, is_shown in await run_concurrently(planned):
                 section.add(place, items, is_shown=is_shown)
-        section.notes = [
-            Item("call", one, Certainty.UNKNOWN, _UNCALLED) for one in sorted(uncalled)
-        ]
-        if calls[False]:
-            why = f"they were called for {calls[True]} of {calls.total()} objects (--limit)"
+        if counts["called"] < counts["due"]:
+            why = f"they were called for {counts['called']} of {counts['due']} objects (--limit)"
             section.notes.append(Item("call", "reconcilers", Certainty.UNKNOWN, why))
         section.notes += [note("call", f"{one} for each object") for one in ctx.handlers.events]
         for handler, index in itertools.product(ctx.handlers.everything, ctx.operator.indices):
@@ -283,11 +265,10 @@ class Planner:
                 section.notes.append(note("decide", str(handler), Certainty.MAY, why))
         return section
 
-    def _decide(
-        self, ctx: ResourceContext, raw: Json
-    ) -> tuple[Entry, list[Item], Sequence[ReconcileHandler]]:
-        """Return the object, what is known without calls, and the reconcilers that are due."""
-        obj, items = self._enter(ctx, raw), list[Item]()
+    async def _plan_object(
+        self, ctx: ResourceContext, raw: Json, section: Section, counts: Counter[str]
+    ) -> tuple[str, list[Item], bool]:
+        obj, items, due = self._enter(ctx, raw), list[Item](), list[ReconcileHandler]()
         try:
             decision = decide(ctx, obj, raw)
             if decision and decision.wants_finalizer is not None:
@@ -295,48 +276,50 @@ class Planner:
                 is_last = decision.cause.reason is Reason.DELETE
                 decision = None if is_last else decide(ctx, obj, raw)
             items += _list_items(ctx, decision) if decision else ()
+            due = decision.reconcilers if decision and decision.misfit is None else due
         except Exception as exc:  # noqa: BLE001  a filter or a storage of the user
             items.append(Item("decide", "handlers", Certainty.UNKNOWN, f"a filter failed: {exc!r}"))
-            return obj, items, ()
-        due = decision.reconcilers if decision and decision.misfit is None else ()
-        if self._has_calls(due):
-            ctx.workers.bodies.keep(obj, raw)
-        items += [note("call", str(handler), reason="resumed") for handler in due]
-        return obj, items, due
+        called = [one for one in due if self._has_calls([one])]
+        others = (
+            Item("call", str(o), Certainty.UNKNOWN, _UNCALLED) for o in due if o not in called
+        )
+        section.notes += [one for one in others if one not in section.notes]
+        has_more = bool(called) or not all(one.is_routine for one in items)
+        is_shown = (
+            has_more and counts["shown"] != self.limit
+        )  # objects come here as they are listed
+        counts.update(shown=is_shown, due=bool(called), called=bool(called) and is_shown)
+        for handler in due:
+            items.append(note("call", str(handler), reason="resumed"))
+            if is_shown and handler in called:
+                ctx.workers.bodies.keep(obj, raw)
+                items += await self._call(ctx, obj, handler)
+        return str(obj), items, is_shown
 
     async def _call(
-        self,
-        ctx: ResourceContext,
-        obj: Entry,
-        handlers: Iterable[ReconcileHandler],
-        items: list[Item],
-    ) -> None:
-        """Call reconcilers one by one, and add what they would write."""
-        for handler in handlers:
-            async with self._calls:
-                current_step.set(step := Step())
-                self.report(f"{handler} for {obj}")
-                recover(obj)
-                try:
-                    async with asyncio.timeout(_PATIENCE):
-                        await call_due(ctx, obj, [handler])
-                except TimeoutError:
-                    step.failures.append(f"it did not end within {_PATIENCE:g} s")
-                current_step.set(None)
-            items += step.writes.values()
-            state = obj.reconcilers[handler.id]
-            items += [Item("prune", "children", Certainty.UNKNOWN, _UNPRUNED)] * bool(step.refused)
-            items += [
-                Item("continue", str(handler), Certainty.UNKNOWN, one) for one in step.failures
-            ]
-            for place, item in step.writes.items():
-                if item.action == "create" and place.kind in self._handled:
-                    items.append(
-                        note("continue", f"handlers of {place}", Certainty.UNKNOWN, _NOT_YET)
-                    )
-            if state.due is not None and not state.failures:
-                why = f"it asked to be called again: {state.reason or 'without a reason'}"
-                items.append(note("continue", str(handler), Certainty.UNKNOWN, why))
+        self, ctx: ResourceContext, obj: Entry, handler: ReconcileHandler
+    ) -> list[Item]:
+        """Call a reconciler, and return what it would write."""
+        async with self._calls:
+            current_step.set(step := Step())
+            self.report(f"{handler} for {obj}")
+            recover(obj)
+            try:
+                async with asyncio.timeout(_PATIENCE):
+                    await call_due(ctx, obj, [handler])
+            except TimeoutError:
+                step.failures.append(f"it did not end within {_PATIENCE:g} s")
+            current_step.set(None)
+        items, state = [*step.writes.values()], obj.reconcilers[handler.id]
+        items += [Item("prune", "children", Certainty.UNKNOWN, _UNPRUNED)] * bool(step.refused)
+        items += [Item("continue", str(handler), Certainty.UNKNOWN, one) for one in step.failures]
+        for place, item in step.writes.items():
+            if item.action == "create" and place.kind in self._handled:
+                items.append(note("continue", f"handlers of {place}", Certainty.UNKNOWN, _NOT_YET))
+        if state.due is not None and not state.failures:
+            why = f"it asked to be called again: {state.reason or 'without a reason'}"
+            items.append(note("continue", str(handler), Certainty.UNKNOWN, why))
+        return items
 
 
 def _set_finalizer(ctx: ResourceContext, raw: Json, decision: Decision, items: list[Item]) -> Json:

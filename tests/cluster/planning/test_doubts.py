@@ -302,7 +302,7 @@ async def test_a_server_that_does_not_declare_dry_runs_is_never_asked_to_write(d
 async def test_a_server_that_is_busy_once_is_asked_again(desk: Desk, path: str) -> None:
     desk.write(WRITER)
     await desk.objects.create("one")
-    refused = []
+    refused: list[str] = []
 
     async def be_busy(request: httpx.Request) -> httpx.Response | None:
         if refused or not request.url.path.endswith(path):
