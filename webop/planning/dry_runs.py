@@ -182,29 +182,28 @@ class _DryTransport:
         """Note what a dry run has created or changed, and how certain that is."""
         shared, meta, doubt = self._shared, after.setdefault("metadata", {}), ""
         action = "take back" if step.refused.pop(place, 0) == 409 else "change"
-        known = shared.results.get(place)
+        known, given = shared.results.get(place), orjson.loads(request.content or b"{}")
+        was = step.writes.get(place)
         if before is None:
-            action, given = "create", orjson.loads(request.content or b"{}")
+            action = "create"
             if await self._has_quotas(request, place.namespace):
                 doubt = _QUOTA
             if not place.name:
                 place = place._replace(name=meta.get("name") or "")
                 doubt = doubt if (given.get("metadata") or {}).get("name") else _GENERATED
             shared.planned.add(place)
-        elif known is None and place in shared.results:  # it was deleted
-            action, doubt = "recreate", _TWICE
+        elif place in shared.results and (known is None or (was and was.action == "recreate")):
+            action, doubt = "recreate", _TWICE  # it was deleted
         if known is not None:
-            given, doubt = orjson.loads(request.content or b"{}"), _TWICE
+            doubt = _TWICE
             if request.method != "PUT":  # what it does to the stored object, and what it says
+                named = _select(after, given) if isinstance(given, dict) else {}
                 merged = apply_merge_patch(known, build_merge_patch(before or {}, after))
-                merged = apply_merge_patch(
-                    merged, _select(after, given if isinstance(given, dict) else {})
-                )
                 after.clear()
-                after.update(merged)
+                after.update(apply_merge_patch(merged, named))
         present = before if known is None else known
         if action in ("change", "take back") and not any(list_changes(present, after)):
-            if place in step.writes and step.writes[place].certainty is Certainty.UNKNOWN:
+            if was and was.certainty is Certainty.UNKNOWN:
                 del step.writes[place]  # an attempt that has failed
             return
         if place.kind == "pods/eviction":

@@ -338,10 +338,9 @@ async def test_a_deletion_is_not_hidden_by_a_later_write(desk: Desk) -> None:
                 await client.patch('configmaps', 'gone', {'data': {'a': '2'}}, namespace=namespace)
             except webop.APINotFoundError:
                 note('missing')
-            await client.apply(
-                {'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': {'name': 'again'}},
-                namespace=namespace,
-            )
+            page = {'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': {'name': 'again'}}
+            await client.apply(page, namespace=namespace)
+            await client.apply({**page, 'data': {'b': '2'}}, namespace=namespace)
     """)
     for name in ("gone", "again"):
         body = {"metadata": {"name": name}, "data": {"a": "1"}}
