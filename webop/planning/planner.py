@@ -280,14 +280,11 @@ class Planner:
         except Exception as exc:  # noqa: BLE001  a filter or a storage of the user
             items.append(Item("decide", "handlers", Certainty.UNKNOWN, f"a filter failed: {exc!r}"))
         called = [one for one in due if self._has_calls([one])]
-        others = (
-            Item("call", str(o), Certainty.UNKNOWN, _UNCALLED) for o in due if o not in called
-        )
-        section.notes += [one for one in others if one not in section.notes]
+        others = [str(one) for one in due if one not in called]
+        notes = [Item("call", name, Certainty.UNKNOWN, _UNCALLED) for name in others]
+        section.notes += [one for one in notes if one not in section.notes]
         has_more = bool(called) or not all(one.is_routine for one in items)
-        is_shown = (
-            has_more and counts["shown"] != self.limit
-        )  # objects come here as they are listed
+        is_shown = has_more and counts["shown"] != self.limit  # here, objects are still in order
         counts.update(shown=is_shown, due=bool(called), called=bool(called) and is_shown)
         for handler in due:
             items.append(note("call", str(handler), reason="resumed"))
@@ -311,6 +308,9 @@ class Planner:
                 step.failures.append(f"it did not end within {_PATIENCE:g} s")
             current_step.set(None)
         items, state = [*step.writes.values()], obj.reconcilers[handler.id]
+        has_failed = state.failures or (obj.uid, handler.id) in ctx.operator.counters.failed.calls
+        if has_failed and not step.failures:  # the operator has switched its log off
+            step.failures.append("it has failed")
         items += [Item("prune", "children", Certainty.UNKNOWN, _UNPRUNED)] * bool(step.refused)
         items += [Item("continue", str(handler), Certainty.UNKNOWN, one) for one in step.failures]
         for place, item in step.writes.items():

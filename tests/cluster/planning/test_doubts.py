@@ -86,6 +86,26 @@ async def test_what_asks_to_be_called_again_is_unknown(desk: Desk) -> None:
         assert text in reason
 
 
+async def test_what_fails_without_a_log_is_unknown(desk: Desk) -> None:
+    desk.write("""
+        import logging
+        logging.disable()
+
+        @webop.reconcile('shops')
+        async def fail(**_):
+            raise RuntimeError('the database is away')
+
+        @webop.reconcile('shops')
+        async def give_up(**_):
+            raise webop.PermanentError('no such plan')
+    """)
+    await desk.objects.create("one")
+    planned = await desk.plan("--call")
+    assert planned.code == 2
+    for name in ("fail", "give_up"):
+        assert find_certainty(planned, "continue", name) == (UNKNOWN, "it has failed")
+
+
 async def test_a_reconciler_that_only_waits_is_no_change(desk: Desk) -> None:
     desk.write("""
         @webop.reconcile('shops')
