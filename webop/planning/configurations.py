@@ -36,6 +36,7 @@ from webop.servers.service_server import WebhookServiceServer
 Json = dict[str, Any]
 
 _OWN: Final = (OWN_REQUESTS, "not-the-certificate")  # conditions that depend on the deployment
+_WRITTEN: Final = "Webhook configurations"  # by the operator itself
 _DEFINED: Final = "'webop crd apply' does it, the operator does not"
 _RULED: Final = "'webop manifests' has it, the operator does not write it"
 
@@ -46,7 +47,7 @@ async def plan_configurations(
     """Return the sections that have items."""
     found = []
     for title, items in (
-        ("Webhook configurations", _plan_webhooks(operator, client)),
+        (_WRITTEN, _plan_webhooks(operator, client)),
         ("CustomResourceDefinitions", _plan_definitions(client, definitions)),
         ("Rules", _plan_rules(operator, client)),
     ):
@@ -54,7 +55,8 @@ async def plan_configurations(
         try:
             section.notes += [item async for item in items]
         except APIForbiddenError as exc:
-            section.notes.append(note("read", title, Certainty.UNKNOWN, str(exc)))
+            unread = Item("read", title, Certainty.UNKNOWN, str(exc), is_change=title == _WRITTEN)
+            section.notes.append(unread)
         found += [section] if section.notes else []
     return found
 

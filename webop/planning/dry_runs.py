@@ -20,12 +20,12 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import orjson
 
-from webop.client.http.failed_requests import Attempt, parse_attempt
+from webop.client.http.failed_requests import Attempt, build_status_error, parse_attempt
 from webop.client.http.requests import REVIEWS
 from webop.client.http.sessions import build_transport
 from webop.client.http.streams import read_content
 from webop.client.http.transport import Request, Response, Transport
-from webop.context.child_store import Place
+from webop.context.child_store import Names, Place
 from webop.objects.label_selectors import matches_labels, parse_label_selector
 from webop.objects.patch import apply_merge_patch, build_merge_patch
 from webop.planning.items import MASKED, Certainty, Item, list_changes
@@ -37,6 +37,7 @@ Json = dict[str, Any]
 
 _MARK: Final = ".planned"  # after the version of an object that is not stored like that
 _is_marked: Final = re.compile(rb'"(\d*)\.planned"')
+_DIGEST: Final = f"metadata.annotations.{Names.build(None, '').digest}"  # of any change of a child
 _SUCCESS: Final[Json] = {"kind": "Status", "apiVersion": "v1", "status": "Success"}
 _GENERATED: Final = "its name is generated: it will be another one"
 _QUOTA: Final = "a dry run checks the quotas of the namespace for this object alone"
@@ -53,11 +54,13 @@ class Step:
 
     Attributes:
         writes: what they do to each object; a subresource other than the status counts as one.
+        bases: the objects before the first of these writes.
         failures: the reasons why the function has failed.
         refused: the statuses of applies that were refused, and have not succeeded since.
     """
 
     writes: dict[Place, Item] = field(default_factory=dict)
+    bases: dict[Place, Json] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
     refused: dict[Place, int] = field(default_factory=dict)
 
@@ -109,6 +112,11 @@ def _refuse(status: int, message: str, **more: Any) -> Json:
     return {**_SUCCESS, "status": "Failure", "code": status, "message": message, **more}
 
 
+def _miss(place: Place) -> _Answer:
+    details = {"name": place.name, "kind": place.kind.partition(".")[0]}
+    return _Answer(_refuse(404, f"{place} not found", reason="NotFound", details=details), 404)
+
+
 @dataclass(slots=True)
 class _DryTransport:
     _inner: Transport
@@ -141,6 +149,9 @@ class _DryTransport:
             step.writes.pop(place, None)
             shared.results[place] = None
             return _Answer(_SUCCESS)
+        is_creating = request.method == "POST" or b"apply-patch" in request.headers
+        if shared.results.get(place, _SUCCESS) is None and not is_creating:
+            return _miss(place)
         before, status, found = None, 405, _refuse(405, _UNKNOWN)
         if await self._declares_dry_runs(request, path, attempt):
             if place.name:
@@ -171,22 +182,30 @@ class _DryTransport:
         """Note what a dry run has created or changed, and how certain that is."""
         shared, meta, doubt = self._shared, after.setdefault("metadata", {}), ""
         action = "take back" if step.refused.pop(place, 0) == 409 else "change"
+        known, given = shared.results.get(place), orjson.loads(request.content or b"{}")
+        was = step.writes.get(place)
         if before is None:
-            action, given = "create", orjson.loads(request.content or b"{}")
+            action = "create"
             if await self._has_quotas(request, place.namespace):
                 doubt = _QUOTA
             if not place.name:
                 place = place._replace(name=meta.get("name") or "")
                 doubt = doubt if (given.get("metadata") or {}).get("name") else _GENERATED
             shared.planned.add(place)
-        elif not any(list_changes(before, after)):
-            if place in step.writes and step.writes[place].certainty is Certainty.UNKNOWN:
+        elif place in shared.results and (known is None or (was and was.action == "recreate")):
+            action, doubt = "recreate", _TWICE  # it was deleted
+        if known is not None:
+            doubt = _TWICE
+            if request.method != "PUT":  # what it does to the stored object, and what it says
+                named = _select(after, given) if isinstance(given, dict) else {}
+                merged = apply_merge_patch(known, build_merge_patch(before or {}, after))
+                after.clear()
+                after.update(apply_merge_patch(merged, named))
+        present = before if known is None else known
+        if action in ("change", "take back") and not any(list_changes(present, after)):
+            if was and was.certainty is Certainty.UNKNOWN:
                 del step.writes[place]  # an attempt that has failed
             return
-        if known := shared.results.get(place):
-            merged, doubt = apply_merge_patch(known, build_merge_patch(before or {}, after)), _TWICE
-            after.clear()
-            after.update(merged)
         if place.kind == "pods/eviction":
             action, doubt = "evict", _EVICTED
         elif before == {}:
@@ -194,9 +213,10 @@ class _DryTransport:
         version = str(after["metadata"].get("resourceVersion") or "").removesuffix(_MARK)
         after["metadata"]["resourceVersion"] = f"{version}{_MARK}"
         shared.results[place] = after
-        found = list_changes(before or {}, after, is_secret=place.kind == "secrets")
+        base = step.bases.setdefault(place, present or {})
+        found = list_changes(base, after, is_secret=place.kind == "secrets")
         fields = [one for one in found if one.old or one.new not in (None, {}, [])]
-        fields = [] if before == {} else fields
+        fields = [] if before == {} else [o for o in fields if o.field != _DIGEST] or fields
         fields.sort(key=lambda one: one.field.startswith(("apiVersion", "kind", "metadata")))
         certainty = Certainty.MAY if doubt else Certainty.WILL
         step.writes[place] = Item(action, str(place), certainty, doubt, fields)
@@ -221,10 +241,8 @@ class _DryTransport:
         """Read an object or a list as the plan leaves it."""
         results = self._shared.results
         if place.name and place in results:
-            details = {"name": place.name, "kind": place.kind.partition(".")[0]}
-            missing = _refuse(404, f"{place} not found", reason="NotFound", details=details)
             found = results[place]
-            return _Answer(missing, 404) if found is None else _Answer(found)
+            return _miss(place) if found is None else _Answer(found)
         response = await self._inner.send(request)
         changed = {where: raw for where, raw in results.items() if where.kind == place.kind}
         if place.name or response.status != 200 or not changed:
@@ -280,10 +298,21 @@ class _DryTransport:
     async def _exchange(self, request: Request) -> tuple[int, Json]:
         response = await self._inner.send(request)
         content = await read_content(response)
+        if request.method == "GET" and (response.status == 429 or response.status >= 500):
+            pause = response.headers.get(b"retry-after", b"").decode("latin-1")
+            read = parse_attempt("GET", request.target.removeprefix(self._base))
+            raise build_status_error(read, response.status, pause, content)  # the client retries
         try:
             return response.status, orjson.loads(content)
         except orjson.JSONDecodeError:
             return response.status, {"message": content.decode(errors="replace")[:500]}
+
+
+def _select(found: Any, names: Any) -> Any:
+    """Return the fields of an object that another one names, as a merge patch."""
+    if not (isinstance(found, dict) and isinstance(names, dict)):
+        return found
+    return {key: _select(found.get(key), value) for key, value in names.items()}
 
 
 def _matches(meta: Json, query: Mapping[str, str]) -> bool:

@@ -38,8 +38,8 @@ class FieldChange:
 class Item:
     """One thing that would be done: an action, such as "call", and a handler or an object.
 
-    ``is_change`` is whether it writes, or calls a handler for a change. Each start begins daemons,
-    for example: that is none.
+    ``is_change`` is whether it writes, or calls a handler for a change, or hides whether anything
+    does. Each start begins daemons, for example: that is none.
     """
 
     action: str
@@ -48,6 +48,11 @@ class Item:
     reason: str = ""
     fields: Sequence[FieldChange] = ()
     is_change: bool = True
+
+    @property
+    def is_routine(self) -> bool:
+        """Whether each start does it."""
+        return not self.is_change and self.certainty is Certainty.WILL
 
 
 note = partial(Item, is_change=False)
@@ -75,18 +80,18 @@ class Section:
     objects: dict[str, list[Item]] = field(default_factory=dict)
     at_each_start: Counter[str] = field(default_factory=Counter)
 
-    def add(self, place: str, items: list[Item], limit: int | None) -> None:
+    def add(self, place: str, items: list[Item], *, is_shown: bool) -> None:
         """Add an object; show it if there is more than each start does."""
-        routine = [one for one in items if not one.is_change and one.certainty is Certainty.WILL]
+        routine = [one for one in items if one.is_routine]
         self.count += 1
         self.changed += any(item.is_change for item in items)
         self.at_each_start.update(f"{item.action} {item.target}" for item in routine)
         if len(routine) == len(items):
             return
-        if limit is not None and len(self.objects) >= limit:
-            self.left_out += 1
-        else:
+        if is_shown:
             self.objects[place] = items
+        else:
+            self.left_out += 1
 
 
 @dataclass(slots=True)
@@ -98,7 +103,7 @@ class Plan:
 
     @property
     def has_changes(self) -> bool:
-        """Whether anything would be written, or a handler be called for a change."""
+        """Whether anything would be written, or a handler be called for a change, or is unknown."""
         return any(one.changed or any(i.is_change for i in one.notes) for one in self.sections)
 
 
@@ -119,6 +124,9 @@ def list_changes(
             old, new = (value if value is None else MASKED for value in (old, new))
         yield FieldChange(path, old, new)
         return
+    names = [[*one] for one in pair]
+    if form == "{}[{}]" and names[0] != names[1] and pair[0].keys() == pair[1].keys():
+        yield FieldChange(f"{path}[*].name", *names)
     for key in {**pair[0], **pair[1]}:
         if path != "metadata" or key not in _OF_SERVERS:
             where, (before, after) = form.format(path, key).lstrip("."), pair

@@ -8,11 +8,12 @@ no watches, Leases, peering records and Events.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any, Final
 
 from webop.aio.concurrency import run_concurrently
@@ -27,7 +28,7 @@ from webop.errors import ActivityError, APIForbiddenError
 from webop.events.loggers import LocalObjectLogger
 from webop.handlers.causes import ResourceCause
 from webop.handlers.model import Activity, Reason, ReconcileHandler, name_decorator
-from webop.handlers.registry import OperatorRegistry
+from webop.handlers.registry import OperatorRegistry, ResourceHandlers
 from webop.handlers.validation import names_argument
 from webop.objects.body import Body
 from webop.objects.diffs import diff
@@ -39,7 +40,7 @@ from webop.planning.dry_runs import DryRuns, Step, current_step
 from webop.planning.items import Certainty, Item, Plan, Section, note
 from webop.reactor.bodies import Bodies
 from webop.reactor.decision import Decision, decide
-from webop.reactor.entry import Entry
+from webop.reactor.entry import Entry, Owner
 from webop.reactor.failures import recover
 from webop.reactor.observer import Scope
 from webop.reactor.reconcilers import call_due
@@ -54,6 +55,7 @@ Json = dict[str, Any]
 _CALLS: Final = 16  # at once
 _PATIENCE: Final = 60.0  # seconds; for the startup handlers, and for each call
 _PAUSES: Final = (1.0, 2.0, 4.0)  # seconds; between the attempts of a request
+_UNCALLED: Final = "it was not called: add --call"
 _NOT_YET: Final = "the object does not exist yet"
 _UNPRUNED: Final = "prune() does nothing after an apply that has failed"
 _FAILURES: Final = frozenset({"HandlerFailed", "HandlerRetry"})
@@ -66,6 +68,23 @@ class _Listener(logging.Handler):
         step = current_step.get()
         if step is not None and getattr(record, "k8s_reason", "") in _FAILURES:
             step.failures.append(record.getMessage())
+
+
+@dataclass(frozen=True)
+class _Stream(Owner):
+    """The stream of the objects of a plan, which have no turns."""
+
+    ctx: ResourceContext
+    is_paused = is_ending = False
+    handlers = ResourceHandlers(())
+
+    def _ignore(self, *_: Any, **__: Any) -> Any:
+        return None
+
+    find_gate = wake = note_indexed = owns = shows_stranger = spawn = take_turn = _ignore
+
+    def accept_response(self, obj: Entry, raw: Json) -> None:
+        self.ctx.workers.bodies.keep(obj, raw)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -115,7 +134,7 @@ class Planner:
         plan = Plan()
         if self.calls_startup:
             await self._start(plan)
-        await self._discover()
+        await self._discover(plan)
         contexts = [*self._build_contexts(plan)]
         for ctx in contexts:
             self._handled |= set() if ctx.handlers.has_only_children else {ctx.resource.plural_name}
@@ -153,18 +172,22 @@ class Planner:
         if step.writes:
             plan.sections.append(Section("Startup handlers", notes=[*step.writes.values()]))
 
-    async def _discover(self) -> None:
+    async def _discover(self, plan: Plan) -> None:
         """Find the kinds and the namespaces, as the observer does."""
         context, client, scope = self._operator.context, self._operator.client, self.scope
         found, names = await discover(client), None
         if not scope.clusterwide:
+            names = frozenset(filter(is_exact, scope.patterns))
+        if names is not None and not context.settings.scanning.disabled:
             named = context.settings.watching.build_selectors(NAMESPACES, is_named=True)
-            try:
+            with contextlib.suppress(APIForbiddenError):
                 pages = client.list_pages(NAMESPACES, None, Selection(named, is_partial=True))
                 listed = [one["metadata"]["name"] async for page in pages for one in page.items]
                 names = select_namespaces(listed, scope.patterns)
-            except APIForbiddenError:
-                names = frozenset(filter(is_exact, scope.patterns))
+        if names is not None and not names:
+            why = f"no namespace matches {', '.join(map(str, scope.patterns))}"
+            missing = Item("serve", "namespaces", Certainty.UNKNOWN, why)
+            plan.sections.append(Section("Namespaces", notes=[missing]))
         context.cluster_view.update(found.resources, found.groups, names)
         if context.client is not None:
             context.client.enter()
@@ -221,31 +244,20 @@ class Planner:
         """Return an object as an operator that has just started knows it."""
         if not ctx.operator.settings.watching.managed_fields:
             raw["metadata"].pop("managedFields", None)
-        stream: Any = SimpleNamespace(  # objects have no turns
-            is_paused=False,
-            is_ending=False,
-            find_gate=lambda _: None,
-            wake=lambda *_, **__: None,
-            accept_response=ctx.workers.bodies.keep,
-        )
-        obj = Entry(stream, get_uid(raw), raw["metadata"]["name"], raw["metadata"].get("namespace"))
+        meta = raw["metadata"]
+        obj = Entry(_Stream(ctx), get_uid(raw), meta["name"], meta.get("namespace"))
         obj.version, obj.must_resume = parse_version(raw), True
         return obj
 
     async def _plan_kind(self, ctx: ResourceContext) -> Section:
-        section, limit = Section(ctx.resource.name), self.limit
+        section, counts = Section(ctx.resource.name), Counter[str]()
         async for page in self._list(ctx):
-            shown = len(page) if limit is None else limit - section.count
-            planned = (
-                self._plan_object(ctx, raw, is_shown=number < shown)
-                for number, raw in enumerate(page)
-            )
-            for place, items in await run_concurrently(planned):
-                section.add(place, items, limit)
-        is_called = self._has_calls(ctx.handlers.reconcilers)
-        if is_called and limit is not None and limit < section.count:
-            why = f"they were called for {limit} of {section.count} objects (--limit)"
-            section.notes.append(note("call", "reconcilers", Certainty.UNKNOWN, why))
+            planned = (self._plan_object(ctx, raw, section, counts) for raw in page)
+            for place, items, is_shown in await run_concurrently(planned):
+                section.add(place, items, is_shown=is_shown)
+        if counts["called"] < counts["due"]:
+            why = f"they were called for {counts['called']} of {counts['due']} objects (--limit)"
+            section.notes.append(Item("call", "reconcilers", Certainty.UNKNOWN, why))
         section.notes += [note("call", f"{one} for each object") for one in ctx.handlers.events]
         for handler, index in itertools.product(ctx.handlers.everything, ctx.operator.indices):
             if not self._is_indexed and handler.when and names_argument(handler.when, index):
@@ -254,9 +266,9 @@ class Planner:
         return section
 
     async def _plan_object(
-        self, ctx: ResourceContext, raw: Json, *, is_shown: bool
-    ) -> tuple[str, list[Item]]:
-        obj, items = self._enter(ctx, raw), list[Item]()
+        self, ctx: ResourceContext, raw: Json, section: Section, counts: Counter[str]
+    ) -> tuple[str, list[Item], bool]:
+        obj, items, due = self._enter(ctx, raw), list[Item](), list[ReconcileHandler]()
         try:
             decision = decide(ctx, obj, raw)
             if decision and decision.wants_finalizer is not None:
@@ -264,15 +276,22 @@ class Planner:
                 is_last = decision.cause.reason is Reason.DELETE
                 decision = None if is_last else decide(ctx, obj, raw)
             items += _list_items(ctx, decision) if decision else ()
+            due = decision.reconcilers if decision and decision.misfit is None else due
         except Exception as exc:  # noqa: BLE001  a filter or a storage of the user
             items.append(Item("decide", "handlers", Certainty.UNKNOWN, f"a filter failed: {exc!r}"))
-            return str(obj), items
-        for handler in decision.reconcilers if decision else ():
+        called = [one for one in due if self._has_calls([one])]
+        others = [str(one) for one in due if one not in called]
+        notes = [Item("call", name, Certainty.UNKNOWN, _UNCALLED) for name in others]
+        section.notes += [one for one in notes if one not in section.notes]
+        has_more = bool(called) or not all(one.is_routine for one in items)
+        is_shown = has_more and counts["shown"] != self.limit  # here, objects are still in order
+        counts.update(shown=is_shown, due=bool(called), called=bool(called) and is_shown)
+        for handler in due:
             items.append(note("call", str(handler), reason="resumed"))
-            if is_shown and self._has_calls([handler]):
+            if is_shown and handler in called:
                 ctx.workers.bodies.keep(obj, raw)
                 items += await self._call(ctx, obj, handler)
-        return str(obj), items
+        return str(obj), items, is_shown
 
     async def _call(
         self, ctx: ResourceContext, obj: Entry, handler: ReconcileHandler
@@ -289,6 +308,9 @@ class Planner:
                 step.failures.append(f"it did not end within {_PATIENCE:g} s")
             current_step.set(None)
         items, state = [*step.writes.values()], obj.reconcilers[handler.id]
+        has_failed = state.failures or (obj.uid, handler.id) in ctx.operator.counters.failed.calls
+        if has_failed and not step.failures:  # the operator has switched its log off
+            step.failures.append("it has failed")
         items += [Item("prune", "children", Certainty.UNKNOWN, _UNPRUNED)] * bool(step.refused)
         items += [Item("continue", str(handler), Certainty.UNKNOWN, one) for one in step.failures]
         for place, item in step.writes.items():

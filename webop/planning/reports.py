@@ -9,7 +9,7 @@ import orjson
 
 from webop.logs.sanitizing import escape
 from webop.objects.names import join_names
-from webop.planning.items import Item, Plan, Section
+from webop.planning.items import Certainty, Item, Plan, Section
 
 _LONGEST: Final = 60  # characters of a value
 _FIELDS: Final = 12  # in the text of one item
@@ -44,9 +44,15 @@ def _describe(section: Section) -> str:
 
 
 def _conclude(plan: Plan) -> list[str]:
-    head = "Nothing would be written, and no handler be called for a change."
-    if plan.has_changes:
-        head = f"Objects that would change: {sum(one.changed for one in plan.sections)}."
+    notes = [one for section in plan.sections for one in section.notes if one.is_change]
+    unknown = sum(one.certainty is Certainty.UNKNOWN for one in notes)
+    counts = {
+        "Objects that would change": sum(one.changed for one in plan.sections),
+        "Other changes": len(notes) - unknown,
+        "Unknown": unknown,
+    }
+    head = " ".join(f"{text}: {count}." for text, count in counts.items() if count)
+    head = head or "Nothing would be written, and no handler be called for a change."
     called = f"Startup handlers that were called: {join_names(plan.startup, 20)}."
     return [head, called] if plan.startup else [head]
 

@@ -297,7 +297,7 @@ async def test_a_leader_that_cannot_see_whether_an_owner_of_shards_runs_names_th
     await grant(client, user, leases, "create", place)
     killed = Term("team-member-00", "killed", "2026-11-30T00:00:00.000000Z")
     owners = ShardMap("", {killed: frozenset(range(SHARDS))})
-    await client.create(LEASES, place, owners.write({"metadata": {"name": "team-shards"}}))
+    await client.create(LEASES, place, owners.write({"metadata": {"name": "team-shards"}}, "team"))
     settings = share(objects, sharded=False)
     settings.scanning.disabled = True
     vault = read_vault(webop_cluster, user)

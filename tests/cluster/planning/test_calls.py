@@ -11,8 +11,11 @@ from tests.kit.http_relay import relay
 from tests.kit.plans import MAPS, SECRETS, Desk, Planned
 from tests.kit.waiting import eventually
 from webop.objects.fields import resolve
+from webop.objects.resources import Resource
 
 Json = dict[str, Any]
+
+DEPLOYMENTS = Resource("apps", "v1", "deployments", kind="Deployment", namespaced=True)
 
 BUILDER = """
 @webop.reconcile('shops', owns=['configmaps', 'secrets'])
@@ -136,7 +139,7 @@ async def test_a_changed_template_a_pruned_child_and_an_edit_of_others(desk: Des
     }
     fields = {one["field"]: (one["old"], one["new"]) for one in children["one-a"]["fields"]}
     assert fields.pop("data.kept") == ("yes", "no")
-    assert fields.keys() == {"metadata.annotations.webop.dev/digest"}
+    assert not fields  # the digest in an annotation says nothing more
     fields = {one["field"]: (one["old"], one["new"]) for one in children["one-c"]["fields"]}
     assert fields["data.text"] == ("edited", "z")
 
@@ -261,9 +264,113 @@ async def test_calls_are_limited(desk: Desk) -> None:
     planned = await desk.plan("--call", "--limit", "2")
     built = [call[1] for call in desk.take_calls() if call[0] == "build"]
     assert sorted(built) == ["shop-0", "shop-1"]
+    assert len(planned.section("shops")["objects"]) == 2
     (note,) = planned.section("shops")["notes"]
     assert note["certainty"] == "unknown after this step"
     assert note["reason"] == "they were called for 2 of 4 objects (--limit)"
+
+
+async def test_a_changed_order_of_init_containers_is_a_change(desk: Desk) -> None:
+    desk.write("""
+        @webop.reconcile('shops')
+        async def build(namespace, client, **_):
+            await client.patch('deployments', 'web', {'spec': {'template': {'spec': {
+                'initContainers': [{'name': 'b', 'image': 'b'}, {'name': 'a', 'image': 'a'}],
+            }}}}, namespace=namespace)
+    """)
+    labels = {"app": "web"}
+    first = [{"name": name, "image": name} for name in "ab"]
+    pod = {"initContainers": first, "containers": [{"name": "main", "image": "main"}]}
+    template = {"metadata": {"labels": labels}, "spec": pod}
+    spec = {"selector": {"matchLabels": labels}, "template": template}
+    await desk.client.create(
+        DEPLOYMENTS, desk.namespace, {"metadata": {"name": "web"}, "spec": spec}
+    )
+    await desk.objects.create("one")
+    planned = await desk.plan("--call")
+    assert planned.code == 2
+    assert planned.find("one", "change", "'web'")["fields"] == [
+        {
+            "field": "spec.template.spec.initContainers[*].name",
+            "old": ["a", "b"],
+            "new": ["b", "a"],
+        }
+    ]
+
+
+async def test_the_last_of_two_writes_counts(desk: Desk) -> None:
+    desk.write("""
+        @webop.reconcile('shops')
+        async def build(namespace, client, **_):
+            async def put(name, **data):
+                await client.patch('configmaps', name, {'data': data}, namespace=namespace)
+
+            await put('undone', a='2')
+            await put('undone', a='1')
+            await put('changed', a='2', b='2')
+            await put('changed', a='1')
+            for name in ('undone', 'changed'):
+                found = await client.get('configmaps', name, namespace=namespace)
+                note(name, found['data'])
+    """)
+    for name in ("undone", "changed"):
+        body = {"metadata": {"name": name}, "data": {"a": "1"}}
+        await desk.client.create(MAPS, desk.namespace, body)
+    await desk.objects.create("one")
+    planned = await desk.plan("--call")
+    calls = desk.take_calls()
+    assert ["undone", {"a": "1"}] in calls
+    assert ["changed", {"a": "1", "b": "2"}] in calls
+    children = list_children(planned, "one", "configmaps")
+    assert {name: (one["certainty"], one["fields"]) for name, one in children.items()} == {
+        "undone": ("may", []),  # written twice, and as before in the end
+        "changed": ("may", [{"field": "data.b", "old": None, "new": "2"}]),
+    }
+
+
+async def test_a_deletion_is_not_hidden_by_a_later_write(desk: Desk) -> None:
+    desk.write("""
+        @webop.reconcile('shops')
+        async def build(namespace, client, **_):
+            for name in ('gone', 'again'):
+                await client.delete('configmaps', name, namespace=namespace)
+            try:
+                await client.patch('configmaps', 'gone', {'data': {'a': '2'}}, namespace=namespace)
+            except webop.APINotFoundError:
+                note('missing')
+            page = {'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': {'name': 'again'}}
+            await client.apply(page, namespace=namespace)
+            await client.apply({**page, 'data': {'b': '2'}}, namespace=namespace)
+    """)
+    for name in ("gone", "again"):
+        body = {"metadata": {"name": name}, "data": {"a": "1"}}
+        await desk.client.create(MAPS, desk.namespace, body)
+    await desk.objects.create("one")
+    planned = await desk.plan("--call")
+    assert ["missing"] in desk.take_calls()
+    children = list_children(planned, "one", "configmaps")
+    assert {key: (one["action"], one["certainty"]) for key, one in children.items()} == {
+        "gone": ("delete", "will"),
+        "again": ("recreate", "may"),
+    }
+
+
+async def test_only_objects_with_something_to_show_count_for_the_limit(desk: Desk) -> None:
+    desk.write("""
+        @webop.reconcile('shops', labels={'built': 'yes'})
+        async def build(name, patch, **_):
+            note('build', name)
+            patch.status['pages'] = [name]
+    """)
+    for number in range(4):
+        labels = {"built": "yes" if number % 2 else "no"}
+        await desk.objects.create(f"shop-{number}", labels=labels)
+    planned = await desk.plan("--call", "--limit", "1")
+    assert [call[1] for call in desk.take_calls() if call[0] == "build"] == ["shop-1"]
+    section = planned.section("shops")
+    assert [*section["objects"]] == [f"{desk.namespace}/shop-1"]
+    (note,) = section["notes"]
+    assert note["reason"] == "they were called for 1 of 2 objects (--limit)"
 
 
 def build_config(server: str) -> str:

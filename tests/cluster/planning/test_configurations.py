@@ -54,6 +54,8 @@ async def test_webhooks_are_compared_with_those_in_force(desk: Desk, managed: st
         f"the webhook check.{managed} in the ValidatingWebhookConfiguration {managed}"
     )
     assert {"field": "timeoutSeconds", "old": None, "new": 7} in note["fields"]
+    text = (await desk.plan(form="text")).output
+    assert "Other changes: 1." in text.splitlines()  # the exit status says so, too
     kind = KINDS[WebhookType.VALIDATING]
     async with desk.run() as command:
         await command.wait_for("Webhooks in")

@@ -183,7 +183,8 @@ async def test_a_filter_by_an_index_is_doubtful(desk: Desk) -> None:
     """)
     await desk.objects.create("one")
     planned = await desk.plan()
-    (note,) = planned.section("shops")["notes"]
+    uncalled, note = planned.section("shops")["notes"]
+    assert uncalled["reason"] == "it was not called: add --call"
     assert note["certainty"] == "may"
     assert "'sizes'" in note["reason"]
     assert ["indexed", "one"] not in desk.take_calls()
@@ -235,3 +236,80 @@ async def test_markdown_is_for_a_pull_request(desk: Desk) -> None:
     assert planned.output.startswith("### Objects that would change: 1.\n")
     assert "<details><summary>shops.v1.plan.webop.dev: objects: 1" in planned.output
     assert "will: call create handler 'made': created: it was never handled" in planned.output
+
+
+async def test_nothing_is_not_said_about_reconcilers_that_were_not_called(desk: Desk) -> None:
+    desk.write("""
+        @webop.reconcile('shops', labels={'built': 'yes'})
+        def build(**_): ...
+    """)
+    await desk.objects.create("other")
+    nothing = await desk.plan()
+    assert (nothing.code, nothing.document["changes"]) == (0, False)
+    await desk.objects.create("one", labels={"built": "yes"})
+    planned = await desk.plan()
+    assert (planned.code, planned.document["changes"]) == (2, True)
+    (note,) = planned.section("shops")["notes"]
+    assert note["target"] == "Reconciler 'build'"
+    assert note["certainty"] == "unknown after this step"
+    assert note["reason"] == "it was not called: add --call"
+    text = await desk.plan(form="text")
+    assert text.code == 2
+    assert text.output.rstrip().endswith(
+        "Unknown: 1.\n\nStartup handlers that were called: configure."
+    )
+    assert (await desk.plan("--call")).code == 0
+    assert (await desk.plan("--call", "--limit", "0", form="text")).code == 2
+
+
+async def test_reconcilers_of_an_object_that_does_not_fit_its_model_are_not_called(
+    desk: Desk,
+) -> None:
+    desk.write("""
+        class ShopSpec(webop.Struct):
+            size: int
+
+        @webop.reconcile('shops')
+        def build(name, spec: ShopSpec, **_):
+            note('build', name)
+
+        @webop.reconcile('shops')
+        def other(name, **_):
+            note('other', name)
+    """)
+    await desk.objects.create("bad", {"size": "many"})
+    await desk.objects.create("good", {"size": 1})
+    planned = await desk.plan("--call")
+    calls = [call for call in desk.take_calls() if call[0] != "startup"]
+    assert sorted(calls) == [["build", "good"], ["other", "good"]], planned.output
+    assert planned.section("shops")["at_each_start"] == {
+        "wait until the object fits its model": 1,
+        "call Reconciler 'build'": 1,
+        "call Reconciler 'other'": 1,
+    }
+
+
+async def test_a_namespace_that_does_not_exist_is_named(desk: Desk) -> None:
+    desk.write(HANDLERS)
+    planned = await desk.plan_with("-n", "nothing", "-n", "no-such-*", "-o", "json", form="json")
+    (note,) = planned.section("Namespaces")["notes"]
+    assert note["reason"] == "no namespace matches nothing, no-such-*"
+    assert planned.code == 2
+
+
+async def test_without_scanning_only_exact_names_are_planned(desk: Desk) -> None:
+    """As 'webop run' serves them then."""
+    desk.write("""
+        @webop.on.startup()
+        def stop_scanning(settings, **_):
+            settings.scanning.disabled = True
+
+        @webop.on.create('shops')
+        def made(**_): ...
+    """)
+    await desk.objects.create("one")
+    pattern = await desk.plan_with("-n", f"{desk.namespace[:-1]}?", "-o", "json", form="json")
+    assert pattern.section("shops")["count"] == 0
+    assert pattern.section("Namespaces")["notes"]
+    exact = await desk.plan()
+    assert exact.section("shops")["count"] == 1

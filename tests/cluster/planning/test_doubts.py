@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.cluster.planning.test_calls import build_config, list_children
 from tests.kit.http_relay import relay
@@ -83,6 +84,26 @@ async def test_what_asks_to_be_called_again_is_unknown(desk: Desk) -> None:
         certainty, reason = find_certainty(planned, "continue", name)
         assert certainty == UNKNOWN
         assert text in reason
+
+
+async def test_what_fails_without_a_log_is_unknown(desk: Desk) -> None:
+    desk.write("""
+        import logging
+        logging.disable()
+
+        @webop.reconcile('shops')
+        async def fail(**_):
+            raise RuntimeError('the database is away')
+
+        @webop.reconcile('shops')
+        async def give_up(**_):
+            raise webop.PermanentError('no such plan')
+    """)
+    await desk.objects.create("one")
+    planned = await desk.plan("--call")
+    assert planned.code == 2
+    for name in ("fail", "give_up"):
+        assert find_certainty(planned, "continue", name) == (UNKNOWN, "it has failed")
 
 
 async def test_a_reconciler_that_only_waits_is_no_change(desk: Desk) -> None:
@@ -295,6 +316,25 @@ async def test_a_server_that_does_not_declare_dry_runs_is_never_asked_to_write(d
     assert certainty == UNKNOWN
     assert "does not declare dry runs" in reason
     assert planned.code == 2
+
+
+@pytest.mark.parametrize("path", ["/openapi/v3/api/v1", "/resourcequotas"])
+async def test_a_server_that_is_busy_once_is_asked_again(desk: Desk, path: str) -> None:
+    desk.write(WRITER)
+    await desk.objects.create("one")
+    refused: list[str] = []
+
+    async def be_busy(request: httpx.Request) -> httpx.Response | None:
+        if refused or not request.url.path.endswith(path):
+            return None
+        refused.append(request.url.path)
+        status = {"kind": "Status", "message": "busy", "code": 503}
+        return httpx.Response(503, json=status, headers={"Retry-After": "1"})
+
+    planned, _ = await plan_relayed(desk, be_busy)
+    assert refused
+    assert find_certainty(planned, "create", "child") == ("will", "")
+    assert "continue" not in {item["action"] for item in planned.items("one")}
 
 
 async def test_an_eviction_is_a_dry_run(desk: Desk) -> None:

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 import webop
+from tests.kit.cli_runner import invoke
 from tests.kit.plans import MAPS, Desk, list_stored_writes, read_audit
 from tests.kit.waiting import eventually
 from webop.client.api import Client
@@ -78,6 +79,18 @@ async def test_the_account_can_plan_everything_and_write_nothing(
     assert events
     assert not list_stored_writes(events)
     await desk.plan()
+
+
+@pytest.mark.parametrize("options", [["--helm", "chart"], ["--sharded", "--canary", "shop:2"]])
+def test_an_account_is_no_chart_and_no_canary(
+    options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "handlers.py").write_text(f"import webop\n{HANDLERS}")
+    done = invoke("manifests", "--rights-for", "plan", *options, "handlers.py")
+    assert done.exit_code == 2
+    assert f"--rights-for plan and {options[-2]} exclude each other" in done.output
+    assert not (tmp_path / "chart").exists()
 
 
 def test_the_audit_check_sees_real_writes() -> None:

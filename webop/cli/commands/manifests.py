@@ -214,6 +214,11 @@ def manifests(
         raise click.UsageError("--sharded and --no-lease exclude each other.")
     if options["canary"] and not options["sharded"]:
         raise click.UsageError("--canary needs --sharded: a canary tries a version on shards.")
+    if options["rights_for"] == "plan" and (chart or options["canary"]):
+        other = "--helm" if chart else "--canary"
+        raise click.UsageError(
+            f"--rights-for plan and {other} exclude each other: it prints only an account."
+        )
     if folder and chart:
         raise click.UsageError("--kustomize and --helm exclude each other.")
     home = options.pop("home") or (namespaces[0] if len(namespaces) == 1 else "")

@@ -72,7 +72,7 @@ def _report(text: str, due: list[float]) -> None:
 @_output(
     "--limit", type=click.IntRange(min=0), metavar="NUMBER",
     help="Show only so many objects of each kind, and call reconcilers only for these; the counts "
-    "are those of all.",
+    "are those of all. Objects with nothing to show or to call do not count.",
 )  # fmt: skip
 @click.make_pass_decorator(CLIControls, ensure=True)
 @click.pass_context
@@ -102,7 +102,7 @@ def plan(
     \b
     Exit codes:
         0  Nothing would be written, and no handler be called for a change.
-        2  Something would.
+        2  Something would, or it is unknown, as without --call if there are reconcilers.
         1  There is no plan: the message says why. Also if the command line is wrong.
     """  # noqa: D301  \b keeps click from wrapping the lines
     if not (paths or modules or controls.registry):
