@@ -16,11 +16,15 @@ from webop.client.api import Client
 from webop.client.auth.logins import call_default_logins
 from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.client.current_client import current_client
+from webop.client.http.sessions import build_transport
 from webop.client.objects import AsyncClient
 from webop.errors import LoginError
 from webop.telemetry.tracing import set_up_tracing
 
 logger = logging.getLogger(__name__)
+
+transport_factory = build_transport
+"""Makes the connections of these clients; a plan replaces it, so that handlers write nothing."""
 
 
 @dataclass
@@ -47,9 +51,9 @@ async def connect_command(
         LoginError: there are no credentials, or they are refused.
     """
     vault = await _log_in() if info is None else Vault({"given": info})
-    giving_up = asyncio.create_task(_give_up(vault))
+    giving_up, options = asyncio.create_task(_give_up(vault)), Networking(pauses)
     try:
-        async with Client(vault, Networking(pauses)) as client:
+        async with Client(vault, options, transport_factory=transport_factory) as client:
             yield client
     finally:
         giving_up.cancel()

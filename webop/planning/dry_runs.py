@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 _MARK: Final = ".planned"  # after the version of an object that is not stored like that
-_is_marked: Final = re.compile(rb'"(\d*)\.planned"')
+_marked: Final = re.compile(rb'(resourceVersion"(?::|, ?"value":) ?"\d*)\.planned"')
 _DIGEST: Final = f"metadata.annotations.{Names.build(None, '').digest}"  # of any change of a child
 _SUCCESS: Final[Json] = {"kind": "Status", "apiVersion": "v1", "status": "Success"}
 _GENERATED: Final = "its name is generated: it will be another one"
@@ -44,6 +44,7 @@ _QUOTA: Final = "a dry run checks the quotas of the namespace for this object al
 _TWICE: Final = "the API server has not stored what this plan does to it before"
 _UNREAD: Final = "the object cannot be read, so nobody can tell whether it would change"
 _EVICTED: Final = "pods take their time to end"
+_TOKEN: Final = "a dry run of it would give a real token"
 _UNKNOWN: Final = "The API server does not declare dry runs of this request: a plan never sends it."
 _NO_WATCHES: Final = "A plan does not wait: nothing that it has written is stored."
 
@@ -55,10 +56,12 @@ class Step:
     Attributes:
         writes: what they do to each object; a subresource other than the status counts as one.
         bases: the objects before the first of these writes.
+        is_secret: whether it is called for a Secret, whose values its errors can have.
         failures: the reasons why the function has failed.
         refused: the statuses of applies that were refused, and have not succeeded since.
     """
 
+    is_secret: bool = False
     writes: dict[Place, Item] = field(default_factory=dict)
     bases: dict[Place, Json] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
@@ -75,16 +78,22 @@ class DryRuns:
 
     Attributes:
         results: the objects as the plan leaves them; None for deleted ones.
-        planned: of these, the ones that the API server does not have.
+        stored: the same objects as the API server has them; None for those that it has not.
         declared: the requests that know dry runs, by the API group and its version.
         quotas: whether a namespace can have quotas.
+        others: the writes of threads and tasks that belong to no call, or outlive it.
     """
 
     results: dict[Place, Json | None] = field(default_factory=dict)
-    planned: set[Place] = field(default_factory=set)
+    stored: dict[Place, Json | None] = field(default_factory=dict)
     declared: dict[str, frozenset[tuple[str, str]]] = field(default_factory=dict)
     quotas: dict[str, bool] = field(default_factory=dict)
+    others: Step = field(default_factory=Step)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def is_planned(self, place: Place) -> bool:
+        """Return whether the plan creates an object that the API server does not have."""
+        return self.stored.get(place, _SUCCESS) is None
 
     def connect(self, info: ConnectionInfo) -> Transport:
         """Return a transport for credentials."""
@@ -138,14 +147,14 @@ class _DryTransport:
             return await self._read(request, place, query)
         if request.method == "GET" or path.startswith(REVIEWS):  # these store nothing
             return await self._inner.send(request)
-        return await self._write(step or Step(), request, path, place, query)
+        return await self._write(step or self._shared.others, request, path, place, query)
 
     async def _write(
         self, step: Step, request: Request, path: str, place: Place, query: Mapping[str, str]
     ) -> Response:
         shared, attempt = self._shared, parse_attempt(request.method, path)
-        if place in shared.planned and request.method == "DELETE":
-            shared.planned.discard(place)
+        if shared.is_planned(place) and request.method == "DELETE":
+            del shared.stored[place]
             step.writes.pop(place, None)
             shared.results[place] = None
             return _Answer(_SUCCESS)
@@ -153,11 +162,13 @@ class _DryTransport:
         if shared.results.get(place, _SUCCESS) is None and not is_creating:
             return _miss(place)
         before, status, found = None, 405, _refuse(405, _UNKNOWN)
-        if await self._declares_dry_runs(request, path, attempt):
+        if attempt.resource == "serviceaccounts/token":
+            found = _refuse(405, _TOKEN)
+        elif await self._declares_dry_runs(request, path, attempt):
             if place.name:
                 known, stored = await self._fetch(request, path.removesuffix("/status"))
                 before = stored if known == 200 else None if known == 404 else {}
-            content = request.content and _is_marked.sub(rb'"\1"', request.content)
+            content = request.content and _marked.sub(rb'\1"', request.content)
             if content and request.method == "DELETE":  # then the query does not count
                 content = orjson.dumps({**orjson.loads(content), "dryRun": ["All"]})
             target = f"{self._base}{path}?{urlencode({**query, 'dryRun': 'All'})}"
@@ -167,11 +178,11 @@ class _DryTransport:
                 step.refused[place] = status
             found = self._note_refusal(step, attempt, place, status, found)
         elif request.method == "DELETE":
-            metas = (raw["metadata"] for raw in found.get("items") or () if not place.name)
-            places = [place._replace(namespace=m.get("namespace"), name=m["name"]) for m in metas]
-            for where in [place] if place.name else places:
+            for raw in [found] if place.name else found.get("items") or ():
+                where = place if place.name else _locate(place, raw)
                 step.writes[where] = Item("delete", str(where))
-                shared.results[where] = None
+                shared.stored.setdefault(where, before or raw)
+                shared.results[where] = raw if _is_held(raw) else None
         else:
             await self._note_result(step, place, before, found, request)
         return _Answer(found, status)
@@ -191,7 +202,7 @@ class _DryTransport:
             if not place.name:
                 place = place._replace(name=meta.get("name") or "")
                 doubt = doubt if (given.get("metadata") or {}).get("name") else _GENERATED
-            shared.planned.add(place)
+            shared.stored[place] = None
         elif place in shared.results and (known is None or (was and was.action == "recreate")):
             action, doubt = "recreate", _TWICE  # it was deleted
         if known is not None:
@@ -212,12 +223,15 @@ class _DryTransport:
             doubt = _UNREAD
         version = str(after["metadata"].get("resourceVersion") or "").removesuffix(_MARK)
         after["metadata"]["resourceVersion"] = f"{version}{_MARK}"
+        shared.stored.setdefault(place, before)
         shared.results[place] = after
         base = step.bases.setdefault(place, present or {})
         found = list_changes(base, after, is_secret=place.kind == "secrets")
         fields = [one for one in found if one.old or one.new not in (None, {}, [])]
         fields = [] if before == {} else [o for o in fields if o.field != _DIGEST] or fields
         fields.sort(key=lambda one: one.field.startswith(("apiVersion", "kind", "metadata")))
+        if known and known["metadata"].get("deletionTimestamp") and was and was.action == "delete":
+            return  # its deletion tells more
         certainty = Certainty.MAY if doubt else Certainty.WILL
         step.writes[place] = Item(action, str(place), certainty, doubt, fields)
 
@@ -232,7 +246,7 @@ class _DryTransport:
         if place.kind == "secrets" and not is_safe:
             message = f"{found.get('reason') or status} {MASKED}"
             found = _refuse(status, message, reason=found.get("reason"))
-        if Place("namespaces", None, place.namespace or "") in self._shared.planned:
+        if self._shared.is_planned(Place("namespaces", None, place.namespace or "")):
             message = f"this plan creates the namespace before; in a dry run, {message}"
         step.writes[place] = Item(attempt.verb, str(place), Certainty.UNKNOWN, message)
         return found
@@ -250,16 +264,16 @@ class _DryTransport:
         listed = orjson.loads(await read_content(response))
         items = []
         for raw in listed.get("items") or ():
-            where = Place(place.kind, raw["metadata"].get("namespace"), raw["metadata"]["name"])
-            items.append(changed.pop(where, raw))
+            new = changed.pop(_locate(place, raw), raw)
+            items += [new] if new is raw or _matches(new, query, ignores_fields=True) else []
         if not listed["metadata"].get("continue"):
             items += [
                 raw
                 for where, raw in changed.items()
-                if where in self._shared.planned and place.namespace in (None, where.namespace)
-                if raw is not None and _matches(raw["metadata"], query)
+                if place.namespace in (None, where.namespace) and _matches(raw, query)
+                if not _matches(self._shared.stored.get(where), query)  # else a page has had it
             ]
-        return _Answer({**listed, "items": [raw for raw in items if raw is not None]})
+        return _Answer({**listed, "items": items})
 
     async def _declares_dry_runs(self, request: Request, path: str, attempt: Attempt) -> bool:
         """Return whether the API server declares the parameter ``dryRun`` for a request."""
@@ -315,9 +329,26 @@ def _select(found: Any, names: Any) -> Any:
     return {key: _select(found.get(key), value) for key, value in names.items()}
 
 
-def _matches(meta: Json, query: Mapping[str, str]) -> bool:
+def _locate(place: Place, raw: Json) -> Place:
+    """Return the place of an object of a list."""
+    meta = raw["metadata"]
+    return place._replace(namespace=meta.get("namespace"), name=meta["name"])
+
+
+def _is_held(raw: Json) -> bool:
+    """Return whether an object that was deleted still exists: a finalizer, or time, holds it."""
+    meta, spec = raw.get("metadata") or {}, raw.get("spec") or {}
+    held = meta.get("finalizers") or spec.get("finalizers") or meta.get("deletionGracePeriodSeconds")
+    return bool(held and meta.get("deletionTimestamp"))
+
+
+def _matches(raw: Json | None, query: Mapping[str, str], *, ignores_fields: bool = False) -> bool:
     """Return whether a list has an object; of the fields, only its name and its namespace count."""
-    for text in filter(None, query.get("fieldSelector", "").split(",")):
+    if raw is None:
+        return False
+    meta = raw.get("metadata") or {}
+    fields = "" if ignores_fields else query.get("fieldSelector", "")
+    for text in filter(None, fields.split(",")):
         name, _, value = text.replace("==", "=").partition("=")
         if not name.startswith("metadata.") or meta.get(name.removeprefix("metadata.")) != value:
             return False

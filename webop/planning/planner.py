@@ -12,13 +12,14 @@ import contextlib
 import itertools
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeVar
 
 from webop.aio.concurrency import run_concurrently
 from webop.calls.progress import Progress
 from webop.calls.shared_options import CallOptions
+from webop.client import standalone
 from webop.client.discovery import discover
 from webop.client.http.requests import Selection
 from webop.client.standalone import Networking, connect_command
@@ -37,7 +38,7 @@ from webop.objects.namespace_patterns import is_exact, select_namespaces
 from webop.objects.resources import NAMESPACES, Resource, Selector
 from webop.planning.configurations import plan_configurations
 from webop.planning.dry_runs import DryRuns, Step, current_step
-from webop.planning.items import Certainty, Item, Plan, Section, note
+from webop.planning.items import MASKED, Certainty, Item, Plan, Section, note
 from webop.reactor.bodies import Bodies
 from webop.reactor.decision import Decision, decide
 from webop.reactor.entry import Entry, Owner
@@ -51,23 +52,26 @@ from webop.runtime.operator import Operator, OperatorOptions
 from webop.settings.groups import OperatorSettings
 
 Json = dict[str, Any]
+T = TypeVar("T")
 
 _CALLS: Final = 16  # at once
 _PATIENCE: Final = 60.0  # seconds; for the startup handlers, and for each call
 _PAUSES: Final = (1.0, 2.0, 4.0)  # seconds; between the attempts of a request
 _UNCALLED: Final = "it was not called: add --call"
+_OUTSIDE: Final = "a thread or a task wrote it, outside of the calls of the plan"
 _NOT_YET: Final = "the object does not exist yet"
 _UNPRUNED: Final = "prune() does nothing after an apply that has failed"
 _FAILURES: Final = frozenset({"HandlerFailed", "HandlerRetry"})
 
 
-class _Listener(logging.Handler):
-    """Notes why handlers fail."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        step = current_step.get()
-        if step is not None and getattr(record, "k8s_reason", "") in _FAILURES:
-            step.failures.append(record.getMessage())
+def _listen(record: logging.LogRecord) -> bool:
+    """Note why a handler fails. Drop lines about Secrets: they can have the values."""
+    step = current_step.get()
+    if step is not None and getattr(record, "k8s_reason", "") in _FAILURES:
+        error = record.exc_info[0] if record.exc_info else None
+        hidden = f"it has failed: {error.__name__ if error else MASKED}"
+        step.failures.append(hidden if step.is_secret else record.getMessage())
+    return step is None or not step.is_secret
 
 
 @dataclass(frozen=True)
@@ -106,6 +110,7 @@ class Planner:
     limit: int | None
     report: Callable[[str], None]
     _operator: Operator = field(init=False)
+    _runs: DryRuns = field(default_factory=DryRuns)
     _handled: set[str] = field(default_factory=set)
     _calls: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_CALLS))
 
@@ -118,17 +123,22 @@ class Planner:
             APIError: something cannot be read.
         """
         parts: Any = {name: getattr(self, name) for name in ("registry", "settings", "scope")}
-        listener, logger = _Listener(), logging.getLogger("webop.objects")
+        runs, logger = self._runs, logging.getLogger("webop.objects")
+        standalone.transport_factory = runs.connect  # for good: threads can outlive the plan
         async with connect_command() as requests:
-            parts |= {"vault": requests.vault, "transport_factory": DryRuns().connect}
+            parts |= {"vault": requests.vault, "transport_factory": runs.connect}
             self._operator = Operator(OperatorOptions(**parts))
             self._operator.client.options = Networking(_PAUSES)
-            logger.addHandler(listener)
+            logger.addFilter(_listen)
             try:
                 async with self._operator.client:
-                    return await self._plan()
+                    plan = await self._plan()
+                    if runs.others.writes:
+                        found = (_doubt(one) for one in runs.others.writes.values())
+                        plan.sections.append(Section("Other writes", notes=[*found]))
+                    return plan
             finally:
-                logger.removeHandler(listener)
+                logger.removeFilter(_listen)
 
     async def _plan(self) -> Plan:
         plan = Plan()
@@ -161,16 +171,16 @@ class Planner:
     async def _start(self, plan: Plan) -> None:
         """Call the startup handlers, which can change settings."""
         current_step.set(step := Step())
-        context = self._operator.context
+        call = run_activity(self._operator.context, Activity.STARTUP, is_planning=True)
         try:
-            async with asyncio.timeout(_PATIENCE):
-                plan.startup = [*await run_activity(context, Activity.STARTUP, is_planning=True)]
+            plan.startup = [*await _wait(call)]
         except TimeoutError:
             text = f"The startup handlers did not end within {_PATIENCE:g} s."
             raise ActivityError(text, kind=text) from None
         current_step.set(None)
         if step.writes:
             plan.sections.append(Section("Startup handlers", notes=[*step.writes.values()]))
+            step.writes = self._runs.others.writes
 
     async def _discover(self, plan: Plan) -> None:
         """Find the kinds and the namespaces, as the observer does."""
@@ -199,11 +209,11 @@ class Planner:
         for handler in context.registry.select_resource_handlers():
             if (selector := handler.selector) is None:
                 continue
-            for resource in selector.find_candidates(context.cluster_view.resources):
-                if not resource.verbs or "list" in resource.verbs:
-                    matched.setdefault(resource, set()).add(selector)
             if selector.is_specific and (why := context.cluster_view.explain_absence(selector)):
                 absent[str(selector)] = note("serve", str(selector), Certainty.UNKNOWN, why)
+            for resource in selector.select(context.cluster_view.resources):
+                if not resource.verbs or "list" in resource.verbs:
+                    matched.setdefault(resource, set()).add(selector)
         if absent:
             plan.sections.append(Section("Absent kinds", notes=[*absent.values()]))
         for resource, selectors in sorted(matched.items(), key=lambda pair: pair[0].name):
@@ -278,7 +288,8 @@ class Planner:
             items += _list_items(ctx, decision) if decision else ()
             due = decision.reconcilers if decision and decision.misfit is None else due
         except Exception as exc:  # noqa: BLE001  a filter or a storage of the user
-            items.append(Item("decide", "handlers", Certainty.UNKNOWN, f"a filter failed: {exc!r}"))
+            text = type(exc).__name__ if _is_secret(ctx) else repr(exc)
+            items.append(Item("decide", "handlers", Certainty.UNKNOWN, f"a filter failed: {text}"))
         called = [one for one in due if self._has_calls([one])]
         others = [str(one) for one in due if one not in called]
         notes = [Item("call", name, Certainty.UNKNOWN, _UNCALLED) for name in others]
@@ -298,28 +309,53 @@ class Planner:
     ) -> list[Item]:
         """Call a reconciler, and return what it would write."""
         async with self._calls:
-            current_step.set(step := Step())
+            current_step.set(step := Step(is_secret=_is_secret(ctx)))
             self.report(f"{handler} for {obj}")
             recover(obj)
             try:
-                async with asyncio.timeout(_PATIENCE):
-                    await call_due(ctx, obj, [handler])
+                await _wait(call_due(ctx, obj, [handler]))
             except TimeoutError:
                 step.failures.append(f"it did not end within {_PATIENCE:g} s")
             current_step.set(None)
-        items, state = [*step.writes.values()], obj.reconcilers[handler.id]
+        writes, step.writes = step.writes, self._runs.others.writes
+        items, state = [*writes.values()], obj.reconcilers[handler.id]
         has_failed = state.failures or (obj.uid, handler.id) in ctx.operator.counters.failed.calls
         if has_failed and not step.failures:  # the operator has switched its log off
             step.failures.append("it has failed")
         items += [Item("prune", "children", Certainty.UNKNOWN, _UNPRUNED)] * bool(step.refused)
         items += [Item("continue", str(handler), Certainty.UNKNOWN, one) for one in step.failures]
-        for place, item in step.writes.items():
+        for place, item in writes.items():
             if item.action == "create" and place.kind in self._handled:
                 items.append(note("continue", f"handlers of {place}", Certainty.UNKNOWN, _NOT_YET))
         if state.due is not None and not state.failures:
             why = f"it asked to be called again: {state.reason or 'without a reason'}"
             items.append(note("continue", str(handler), Certainty.UNKNOWN, why))
         return items
+
+
+async def _wait(call: Coroutine[Any, Any, T]) -> T:
+    """Return the result of a call; do not wait for one that ignores its cancellation.
+
+    Raises:
+        TimeoutError: it has not ended in time.
+    """
+    task = asyncio.create_task(call)
+    await asyncio.wait({task}, timeout=_PATIENCE)
+    if not task.done():
+        task.cancel()
+        raise TimeoutError
+    return task.result()
+
+
+def _is_secret(ctx: ResourceContext) -> bool:
+    return ctx.resource.plural_name == "secrets"
+
+
+def _doubt(item: Item) -> Item:
+    """Return an item as a write that the plan does not know the cause of."""
+    if item.certainty is Certainty.UNKNOWN:
+        return item
+    return replace(item, certainty=Certainty.MAY, reason=item.reason or _OUTSIDE)
 
 
 def _set_finalizer(ctx: ResourceContext, raw: Json, decision: Decision, items: list[Item]) -> Json:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -18,7 +20,12 @@ _FIELDS: Final = 12  # in the text of one item
 def build_json(plan: Plan) -> str:
     """Return the plan as a JSON document."""
     document = {"changes": plan.has_changes, "startup": plan.startup, "sections": plan.sections}
-    return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
+    text = json.dumps(document, default=_list_fields, ensure_ascii=False, indent=2)
+    return text.encode(errors="replace").decode()  # JSON has no lone surrogates
+
+
+def _list_fields(record: Any) -> dict[str, Any]:
+    return {each.name: getattr(record, each.name) for each in dataclasses.fields(record)}
 
 
 def build_text(plan: Plan) -> str:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import sys
+import threading
 import time
 from functools import partial
 from typing import Any
@@ -20,7 +24,9 @@ from webop.cli.options import (
     startup_option,
 )
 from webop.cli.required_rights import find_models
+from webop.errors import WebopError
 from webop.logs import configure
+from webop.logs.sanitizing import escape
 from webop.models.crds import build_crds
 from webop.planning.planner import Planner
 from webop.planning.reports import build_json, build_markdown, build_text
@@ -123,6 +129,19 @@ def plan(
         report=partial(_report, due=[time.monotonic() + _PAUSE]),
         **options,
     )
-    found = asyncio.run(planner.plan())
-    click.echo(_FORMS[form](found))
-    ctx.exit(2 if found.has_changes else 0)
+    loop, status = asyncio.new_event_loop(), 1
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            found = loop.run_until_complete(planner.plan())
+        click.echo(_FORMS[form](found))
+        status = 2 if found.has_changes else 0
+    except WebopError as exc:
+        click.ClickException(escape(str(exc), keep="\n")).show()
+    except KeyboardInterrupt:
+        click.echo("Aborted!", err=True)
+    if asyncio.all_tasks(loop) or any(not one.daemon for one in threading.enumerate()[1:]):
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+        os._exit(status)  # else Python waits for calls that never end
+    loop.close()
+    ctx.exit(status)
