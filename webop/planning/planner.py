@@ -56,6 +56,7 @@ T = TypeVar("T")
 
 _CALLS: Final = 16  # at once
 _PATIENCE: Final = 60.0  # seconds; for the startup handlers, and for each call
+_GRACE: Final = 2.0  # seconds; for the tasks that the calls leave behind
 _PAUSES: Final = (1.0, 2.0, 4.0)  # seconds; between the attempts of a request
 _UNCALLED: Final = "it was not called: add --call"
 _OUTSIDE: Final = "a thread or a task wrote it, outside of the calls of the plan"
@@ -132,7 +133,10 @@ class Planner:
             logger.addFilter(_listen)
             try:
                 async with self._operator.client:
+                    own = asyncio.all_tasks()
                     plan = await self._plan()
+                    if left := asyncio.all_tasks() - own:
+                        await asyncio.wait(left, timeout=_GRACE)
                     if runs.others.writes:
                         found = (_doubt(one) for one in runs.others.writes.values())
                         plan.sections.append(Section("Other writes", notes=[*found]))
@@ -178,9 +182,9 @@ class Planner:
             text = f"The startup handlers did not end within {_PATIENCE:g} s."
             raise ActivityError(text, kind=text) from None
         current_step.set(None)
-        if step.writes:
-            plan.sections.append(Section("Startup handlers", notes=[*step.writes.values()]))
-            step.writes = self._runs.others.writes
+        writes, step.writes = step.writes, self._runs.others.writes
+        if writes:
+            plan.sections.append(Section("Startup handlers", notes=[*writes.values()]))
 
     async def _discover(self, plan: Plan) -> None:
         """Find the kinds and the namespaces, as the observer does."""

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import signal
-import sys
-from typing import Any
 
 import pytest
 
 from tests.kit.operators import Kind, define_kinds
 from tests.kit.plans import MAPS, SECRETS, Desk
+from webop.objects.resources import Resource
 
 UNKNOWN = "unknown after this step"
 PAGE = "{'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': {'name': 'page'}}"
-ONLY_READS = "@webop.reconcile('shops')\nasync def build(**_): ..."
 
 
 def write(desk: Desk, code: str, **more: str) -> None:
@@ -84,8 +80,8 @@ async def test_no_token_of_a_service_account_is_asked_for(desk: Desk) -> None:
             await client.create(request, kind='serviceaccounts', name='robot', subresource='token',
                                 namespace=namespace)
     """)
-    accounts = "/api/v1/namespaces/{}/serviceaccounts".format(desk.namespace)
-    await desk.client.request("POST", accounts, {"metadata": {"name": "robot"}})
+    accounts = Resource("", "v1", "serviceaccounts", kind="ServiceAccount", namespaced=True)
+    await desk.client.create(accounts, desk.namespace, {"metadata": {"name": "robot"}})
     await desk.objects.create("one")
     planned = await desk.plan("--call")
     item = planned.find("one", "create", "serviceaccounts/token")
@@ -140,8 +136,7 @@ async def test_writes_outside_of_the_calls_are_noted(desk: Desk, worker: str) ->
 
 async def test_nothing_is_planned_for_an_ambiguous_kind(desk: Desk) -> None:
     kinds = [Kind(f"{group}.webop.dev", "tills", "Till") for group in ("left", "right")]
-    for _ in define_kinds(desk.cluster, kinds):
-        pass
+    await asyncio.to_thread(define_kinds, desk.cluster, kinds)
     write(desk, "@webop.on.create('tills')\ndef made(**_): ...")
     planned = await desk.plan()
     (item,) = planned.section("Absent kinds")["notes"]
@@ -156,7 +151,9 @@ async def test_data_that_look_like_a_planned_version_stay(desk: Desk) -> None:
     write(desk, CLIENT + """await client.patch(
         'configmaps', 'old', {'data': {'a': '5.planned'}}, namespace=namespace)
     found = await client.get('configmaps', 'old', namespace=namespace)
-    await client.replace({**found, 'data': {**found['data'], 'b': '6.planned'}})
+    meta = {'resourceVersion': found['metadata']['resourceVersion']}
+    await client.patch('configmaps', 'old', {'metadata': meta, 'data': {'b': '6.planned'}},
+                       namespace=namespace)
 """)
     await desk.client.create(MAPS, desk.namespace, {"metadata": {"name": "old"}})
     await desk.objects.create("one")
@@ -168,7 +165,7 @@ async def test_data_that_look_like_a_planned_version_stay(desk: Desk) -> None:
 async def test_a_deleted_object_that_a_finalizer_holds_is_still_read(desk: Desk) -> None:
     write(desk, CLIENT + """await client.delete('configmaps', 'old', namespace=namespace)
     found = await client.get('configmaps', 'old', namespace=namespace)
-    listed = [one async for one in client.list('configmaps', namespace=namespace)]
+    listed = await client.list('configmaps', namespace=namespace)
     note(bool(found['metadata']['deletionTimestamp']), len(listed))
 """)
     meta = {"name": "old", "finalizers": ["example.com/held"]}
@@ -185,9 +182,9 @@ async def test_lists_by_labels_have_the_objects_that_match_now(desk: Desk) -> No
         await client.patch('configmaps', name, {'metadata': {'labels': {'state': state}}},
                            namespace=namespace)
     for state in ('old', 'new'):
-        found = client.list('configmaps', namespace=namespace, labels={'state': state})
-        note(state, [one['metadata']['name'] async for one in found])
-    note('all', len([one async for one in client.list('configmaps', namespace=namespace)]))
+        found = await client.list('configmaps', namespace=namespace, labels={'state': state})
+        note(state, [one['metadata']['name'] for one in found])
+    note('all', len(await client.list('configmaps', namespace=namespace)))
 """)
     for name in ("old", "new"):
         body = {"metadata": {"name": name, "labels": {"state": name}}}

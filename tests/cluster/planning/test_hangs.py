@@ -1,0 +1,85 @@
+"""``webop plan`` ends, whatever the functions of the user do."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+
+from tests.kit.plans import Desk
+
+UNKNOWN = "unknown after this step"
+STUBBORN = """
+        import asyncio, threading
+
+        async def ignore_cancellation():
+            while True:
+                try:
+                    await asyncio.sleep(1000)
+                except asyncio.CancelledError:
+                    pass
+"""
+
+
+async def test_the_plan_ends_with_threads_and_tasks_that_do_not(desk: Desk) -> None:
+    desk.write(STUBBORN + """
+        @webop.on.startup()
+        async def start(**_):
+            global task
+            task = asyncio.create_task(ignore_cancellation())
+            threading.Thread(target=threading.Event().wait).start()
+
+        @webop.reconcile('shops')
+        async def build(**_): ...
+    """)
+    await desk.objects.create("one")
+    planned = await asyncio.wait_for(desk.plan("--call"), 40)
+    assert (planned.code, planned.document["startup"]) == (0, ["configure", "start"])
+
+
+async def test_calls_that_never_end_are_unknown(desk: Desk) -> None:
+    desk.write(STUBBORN + """
+        @webop.reconcile('shops')
+        async def swallow(**_):
+            await ignore_cancellation()
+
+        @webop.reconcile('shops')
+        def block(**_):
+            threading.Event().wait()
+    """)
+    await desk.objects.create("one")
+    await desk.objects.create("two")
+    planned = await asyncio.wait_for(desk.plan("--call"), 200)
+    assert planned.code == 2
+    for name in ("one", "two"):
+        for handler in ("swallow", "block"):
+            item = planned.find(name, "continue", handler)
+            assert (item["certainty"], item["reason"]) == (UNKNOWN, "it did not end within 60 s")
+
+
+async def test_an_interrupt_ends_the_plan_at_once(desk: Desk) -> None:
+    desk.write("""
+        import sys, threading
+
+        @webop.reconcile('shops')
+        def block(**_):
+            print('blocked', flush=True)
+            threading.Event().wait()
+    """)
+    await desk.objects.create("one")
+    await desk.plan()  # for the audit log
+    path, config = desk.workshop.folder / "my_handlers.py", {"KUBECONFIG": str(desk.planner)}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "webop", "plan", "--call", "-n", desk.namespace, str(path)),
+        cwd=desk.workshop.folder,
+        env={**os.environ, **config, "CALLS": str(desk.workshop.folder / "calls.jsonl")},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert process.stderr is not None
+    while b"blocked" not in await asyncio.wait_for(process.stderr.readline(), 60):
+        pass
+    process.send_signal(signal.SIGINT)
+    _, errors = await asyncio.wait_for(process.communicate(), 20)
+    assert (process.returncode, b"Aborted!" in errors) == (1, True)
