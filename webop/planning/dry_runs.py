@@ -44,7 +44,7 @@ _QUOTA: Final = "a dry run checks the quotas of the namespace for this object al
 _TWICE: Final = "the API server has not stored what this plan does to it before"
 _UNREAD: Final = "the object cannot be read, so nobody can tell whether it would change"
 _EVICTED: Final = "pods take their time to end"
-_TOKEN: Final = "a dry run of it would give a real token"
+_REAL: Final = "a dry run of it would give a real token"
 _UNKNOWN: Final = "The API server does not declare dry runs of this request: a plan never sends it."
 _NO_WATCHES: Final = "A plan does not wait: nothing that it has written is stored."
 
@@ -90,10 +90,6 @@ class DryRuns:
     quotas: dict[str, bool] = field(default_factory=dict)
     others: Step = field(default_factory=Step)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-
-    def is_planned(self, place: Place) -> bool:
-        """Return whether the plan creates an object that the API server does not have."""
-        return self.stored.get(place, _SUCCESS) is None
 
     def connect(self, info: ConnectionInfo) -> Transport:
         """Return a transport for credentials."""
@@ -153,7 +149,7 @@ class _DryTransport:
         self, step: Step, request: Request, path: str, place: Place, query: Mapping[str, str]
     ) -> Response:
         shared, attempt = self._shared, parse_attempt(request.method, path)
-        if shared.is_planned(place) and request.method == "DELETE":
+        if shared.stored.get(place, _SUCCESS) is None and request.method == "DELETE":
             del shared.stored[place]
             step.writes.pop(place, None)
             shared.results[place] = None
@@ -163,7 +159,7 @@ class _DryTransport:
             return _miss(place)
         before, status, found = None, 405, _refuse(405, _UNKNOWN)
         if attempt.resource == "serviceaccounts/token":
-            found = _refuse(405, _TOKEN)
+            found = _refuse(405, _REAL)
         elif await self._declares_dry_runs(request, path, attempt):
             if place.name:
                 known, stored = await self._fetch(request, path.removesuffix("/status"))
@@ -246,7 +242,8 @@ class _DryTransport:
         if place.kind == "secrets" and not is_safe:
             message = f"{found.get('reason') or status} {MASKED}"
             found = _refuse(status, message, reason=found.get("reason"))
-        if self._shared.is_planned(Place("namespaces", None, place.namespace or "")):
+        home = Place("namespaces", None, place.namespace or "")
+        if self._shared.stored.get(home, _SUCCESS) is None:
             message = f"this plan creates the namespace before; in a dry run, {message}"
         step.writes[place] = Item(attempt.verb, str(place), Certainty.UNKNOWN, message)
         return found
@@ -262,10 +259,10 @@ class _DryTransport:
         if place.name or response.status != 200 or not changed:
             return response
         listed = orjson.loads(await read_content(response))
-        items = []
+        items, labels = [], {**query, "fieldSelector": ""}
         for raw in listed.get("items") or ():
             new = changed.pop(_locate(place, raw), raw)
-            items += [new] if new is raw or _matches(new, query, ignores_fields=True) else []
+            items += [new] if new is raw or _matches(new, labels) else []
         if not listed["metadata"].get("continue"):
             items += [
                 raw
@@ -338,17 +335,19 @@ def _locate(place: Place, raw: Json) -> Place:
 def _is_held(raw: Json) -> bool:
     """Return whether an object that was deleted still exists: a finalizer, or time, holds it."""
     meta, spec = raw.get("metadata") or {}, raw.get("spec") or {}
-    held = meta.get("finalizers") or spec.get("finalizers") or meta.get("deletionGracePeriodSeconds")
-    return bool(held and meta.get("deletionTimestamp"))
+    held = [
+        meta.get("deletionGracePeriodSeconds"),
+        *(one.get("finalizers") for one in (meta, spec)),
+    ]
+    return "deletionTimestamp" in meta and any(held)
 
 
-def _matches(raw: Json | None, query: Mapping[str, str], *, ignores_fields: bool = False) -> bool:
+def _matches(raw: Json | None, query: Mapping[str, str]) -> bool:
     """Return whether a list has an object; of the fields, only its name and its namespace count."""
     if raw is None:
         return False
     meta = raw.get("metadata") or {}
-    fields = "" if ignores_fields else query.get("fieldSelector", "")
-    for text in filter(None, fields.split(",")):
+    for text in filter(None, query.get("fieldSelector", "").split(",")):
         name, _, value = text.replace("==", "=").partition("=")
         if not name.startswith("metadata.") or meta.get(name.removeprefix("metadata.")) != value:
             return False

@@ -14,7 +14,8 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeVar
+from functools import partial
+from typing import Any, Final
 
 from webop.aio.concurrency import run_concurrently
 from webop.calls.progress import Progress
@@ -52,7 +53,6 @@ from webop.runtime.operator import Operator, OperatorOptions
 from webop.settings.groups import OperatorSettings
 
 Json = dict[str, Any]
-T = TypeVar("T")
 
 _CALLS: Final = 16  # at once
 _PATIENCE: Final = 60.0  # seconds; for the startup handlers, and for each call
@@ -137,9 +137,10 @@ class Planner:
                     plan = await self._plan()
                     if left := asyncio.all_tasks() - own:
                         await asyncio.wait(left, timeout=_GRACE)
-                    if runs.others.writes:
-                        found = (_doubt(one) for one in runs.others.writes.values())
-                        plan.sections.append(Section("Other writes", notes=[*found]))
+                    if writes := runs.others.writes.values():
+                        doubt = partial(replace, certainty=Certainty.MAY, reason=_OUTSIDE)
+                        notes = [i if i.reason else doubt(i) for i in writes]  # or has a doubt
+                        plan.sections.append(Section("Other writes", notes=notes))
                     return plan
             finally:
                 logger.removeFilter(_listen)
@@ -292,7 +293,7 @@ class Planner:
             items += _list_items(ctx, decision) if decision else ()
             due = decision.reconcilers if decision and decision.misfit is None else due
         except Exception as exc:  # noqa: BLE001  a filter or a storage of the user
-            text = type(exc).__name__ if _is_secret(ctx) else repr(exc)
+            text = type(exc).__name__ if ctx.resource.plural_name == "secrets" else repr(exc)
             items.append(Item("decide", "handlers", Certainty.UNKNOWN, f"a filter failed: {text}"))
         called = [one for one in due if self._has_calls([one])]
         others = [str(one) for one in due if one not in called]
@@ -313,7 +314,7 @@ class Planner:
     ) -> list[Item]:
         """Call a reconciler, and return what it would write."""
         async with self._calls:
-            current_step.set(step := Step(is_secret=_is_secret(ctx)))
+            current_step.set(step := Step(ctx.resource.plural_name == "secrets"))
             self.report(f"{handler} for {obj}")
             recover(obj)
             try:
@@ -337,29 +338,14 @@ class Planner:
         return items
 
 
-async def _wait(call: Coroutine[Any, Any, T]) -> T:
-    """Return the result of a call; do not wait for one that ignores its cancellation.
-
-    Raises:
-        TimeoutError: it has not ended in time.
-    """
+async def _wait(call: Coroutine[Any, Any, Any]) -> Any:
+    """Return the result of a call, or raise TimeoutError, even if it ignores its cancellation."""
     task = asyncio.create_task(call)
     await asyncio.wait({task}, timeout=_PATIENCE)
     if not task.done():
         task.cancel()
         raise TimeoutError
     return task.result()
-
-
-def _is_secret(ctx: ResourceContext) -> bool:
-    return ctx.resource.plural_name == "secrets"
-
-
-def _doubt(item: Item) -> Item:
-    """Return an item as a write that the plan does not know the cause of."""
-    if item.certainty is Certainty.UNKNOWN:
-        return item
-    return replace(item, certainty=Certainty.MAY, reason=item.reason or _OUTSIDE)
 
 
 def _set_finalizer(ctx: ResourceContext, raw: Json, decision: Decision, items: list[Item]) -> Json:

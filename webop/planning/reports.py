@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterator
+from dataclasses import fields
 from typing import Any, Final
 
 import orjson
@@ -20,12 +20,12 @@ _FIELDS: Final = 12  # in the text of one item
 def build_json(plan: Plan) -> str:
     """Return the plan as a JSON document."""
     document = {"changes": plan.has_changes, "startup": plan.startup, "sections": plan.sections}
-    text = json.dumps(document, default=_list_fields, ensure_ascii=False, indent=2)
+    text = json.dumps(
+        document,
+        default=lambda one: {field.name: getattr(one, field.name) for field in fields(one)},
+        ensure_ascii=False, indent=2,
+    )  # fmt: skip
     return text.encode(errors="replace").decode()  # JSON has no lone surrogates
-
-
-def _list_fields(record: Any) -> dict[str, Any]:
-    return {each.name: getattr(record, each.name) for each in dataclasses.fields(record)}
 
 
 def build_text(plan: Plan) -> str:

@@ -23,7 +23,9 @@ STUBBORN = """
 
 
 async def test_the_plan_ends_with_threads_and_tasks_that_do_not(desk: Desk) -> None:
-    desk.write(STUBBORN + """
+    desk.write(
+        STUBBORN
+        + """
         @webop.on.startup()
         async def start(**_):
             global task
@@ -32,14 +34,17 @@ async def test_the_plan_ends_with_threads_and_tasks_that_do_not(desk: Desk) -> N
 
         @webop.reconcile('shops')
         async def build(**_): ...
-    """)
+    """
+    )
     await desk.objects.create("one")
     planned = await asyncio.wait_for(desk.plan("--call"), 40)
     assert (planned.code, planned.document["startup"]) == (0, ["configure", "start"])
 
 
 async def test_calls_that_never_end_are_unknown(desk: Desk) -> None:
-    desk.write(STUBBORN + """
+    desk.write(
+        STUBBORN
+        + """
         @webop.reconcile('shops')
         async def swallow(**_):
             await ignore_cancellation()
@@ -47,7 +52,8 @@ async def test_calls_that_never_end_are_unknown(desk: Desk) -> None:
         @webop.reconcile('shops')
         def block(**_):
             threading.Event().wait()
-    """)
+    """
+    )
     await desk.objects.create("one")
     await desk.objects.create("two")
     planned = await asyncio.wait_for(desk.plan("--call"), 200)

@@ -19,7 +19,9 @@ def write(desk: Desk, code: str, **more: str) -> None:
 
 
 async def test_a_client_of_connect_does_not_write(desk: Desk) -> None:
-    write(desk, """
+    write(
+        desk,
+        """
         @webop.on.startup()
         async def start(**_):
             async with webop.client.connect() as client:
@@ -29,7 +31,8 @@ async def test_a_client_of_connect_does_not_write(desk: Desk) -> None:
         async def build(namespace, **_):
             async with webop.client.connect() as client:
                 await client.delete('configmaps', 'old', namespace=namespace)
-    """)
+    """,
+    )
     await desk.objects.create("one")
     await desk.client.create(MAPS, desk.namespace, {"metadata": {"name": "old"}})
     planned = await desk.plan("--call")
@@ -40,7 +43,9 @@ async def test_a_client_of_connect_does_not_write(desk: Desk) -> None:
 
 
 async def test_errors_about_secrets_do_not_show_their_values(desk: Desk) -> None:
-    write(desk, """
+    write(
+        desk,
+        """
         import base64
 
         def parse(body, **_):
@@ -48,13 +53,16 @@ async def test_errors_about_secrets_do_not_show_their_values(desk: Desk) -> None
 
         @webop.on.update('secrets', when=parse)
         def updated(**_): ...
-    """)
+    """,
+    )
     body = {"metadata": {"name": "login"}, "stringData": {"password": "hunter2"}}
     await desk.client.create(SECRETS, desk.namespace, body)
     planned = await desk.plan()
     (item,) = planned.section("secrets")["objects"][f"{desk.namespace}/login"]
     assert item["reason"] == "a filter failed: ValueError"
-    write(desk, """
+    write(
+        desk,
+        """
         import base64
 
         @webop.reconcile('secrets')
@@ -64,7 +72,8 @@ async def test_errors_about_secrets_do_not_show_their_values(desk: Desk) -> None
         @webop.reconcile('secrets')
         def wait(body, **_):
             raise webop.TemporaryError(base64.b64decode(body['data']['password']))
-    """)
+    """,
+    )
     planned = await desk.plan("--call")
     items = planned.section("secrets")["objects"][f"{desk.namespace}/login"]
     reasons = [one["reason"] for one in items if one["action"] == "continue"]
@@ -73,13 +82,16 @@ async def test_errors_about_secrets_do_not_show_their_values(desk: Desk) -> None
 
 
 async def test_no_token_of_a_service_account_is_asked_for(desk: Desk) -> None:
-    write(desk, """
+    write(
+        desk,
+        """
         @webop.reconcile('shops')
         async def build(namespace, client, **_):
             request = {'apiVersion': 'authentication.k8s.io/v1', 'kind': 'TokenRequest', 'spec': {}}
             await client.create(request, kind='serviceaccounts', name='robot', subresource='token',
                                 namespace=namespace)
-    """)
+    """,
+    )
     accounts = Resource("", "v1", "serviceaccounts", kind="ServiceAccount", namespaced=True)
     await desk.client.create(accounts, desk.namespace, {"metadata": {"name": "robot"}})
     await desk.objects.create("one")
@@ -148,13 +160,17 @@ CLIENT = "@webop.reconcile('shops')\nasync def build(namespace, client, **_):\n 
 
 
 async def test_data_that_look_like_a_planned_version_stay(desk: Desk) -> None:
-    write(desk, CLIENT + """await client.patch(
+    write(
+        desk,
+        CLIENT
+        + """await client.patch(
         'configmaps', 'old', {'data': {'a': '5.planned'}}, namespace=namespace)
     found = await client.get('configmaps', 'old', namespace=namespace)
     meta = {'resourceVersion': found['metadata']['resourceVersion']}
     await client.patch('configmaps', 'old', {'metadata': meta, 'data': {'b': '6.planned'}},
                        namespace=namespace)
-""")
+""",
+    )
     await desk.client.create(MAPS, desk.namespace, {"metadata": {"name": "old"}})
     await desk.objects.create("one")
     planned = await desk.plan("--call")
@@ -163,11 +179,15 @@ async def test_data_that_look_like_a_planned_version_stay(desk: Desk) -> None:
 
 
 async def test_a_deleted_object_that_a_finalizer_holds_is_still_read(desk: Desk) -> None:
-    write(desk, CLIENT + """await client.delete('configmaps', 'old', namespace=namespace)
+    write(
+        desk,
+        CLIENT
+        + """await client.delete('configmaps', 'old', namespace=namespace)
     found = await client.get('configmaps', 'old', namespace=namespace)
     listed = await client.list('configmaps', namespace=namespace)
     note(bool(found['metadata']['deletionTimestamp']), len(listed))
-""")
+""",
+    )
     meta = {"name": "old", "finalizers": ["example.com/held"]}
     await desk.client.create(MAPS, desk.namespace, {"metadata": meta})
     await desk.objects.create("one")
@@ -178,14 +198,18 @@ async def test_a_deleted_object_that_a_finalizer_holds_is_still_read(desk: Desk)
 
 
 async def test_lists_by_labels_have_the_objects_that_match_now(desk: Desk) -> None:
-    write(desk, CLIENT + """for name, state in (('old', 'new'), ('new', 'old')):
+    write(
+        desk,
+        CLIENT
+        + """for name, state in (('old', 'new'), ('new', 'old')):
         await client.patch('configmaps', name, {'metadata': {'labels': {'state': state}}},
                            namespace=namespace)
     for state in ('old', 'new'):
         found = await client.list('configmaps', namespace=namespace, labels={'state': state})
         note(state, [one['metadata']['name'] for one in found])
     note('all', len(await client.list('configmaps', namespace=namespace)))
-""")
+""",
+    )
     for name in ("old", "new"):
         body = {"metadata": {"name": name, "labels": {"state": name}}}
         await desk.client.create(MAPS, desk.namespace, body)
@@ -197,12 +221,15 @@ async def test_lists_by_labels_have_the_objects_that_match_now(desk: Desk) -> No
 
 
 async def test_json_is_for_programs_whatever_handlers_print_and_raise(desk: Desk) -> None:
-    write(desk, """
+    write(
+        desk,
+        """
         @webop.reconcile('shops')
         async def build(**_):
             print('for debugging')
             raise RuntimeError('a lone \\udc80 surrogate')
-    """)
+    """,
+    )
     await desk.objects.create("one")
     planned = await desk.plan("--call")
     assert "a lone ? surrogate" in planned.find("one", "continue")["reason"]
