@@ -18,7 +18,21 @@ from webop.cli import main
 
 COMMANDS = list(find_commands())
 PROGRAMS = {
-    *("cd", "curl", "date", "docker", "eval", "export", "git", "helm", "kind", "kubectl", "make"),
+    *(
+        "cd",
+        "curl",
+        "date",
+        "docker",
+        "eval",
+        "export",
+        "gh",
+        "git",
+        "helm",
+        "kind",
+        "kubectl",
+        "make",
+        "rm",
+    ),
     *("openssl", "pip", "pytest", "python", "uvicorn"),
 }
 SECTIONS = webop.OperatorSettings.model_fields

@@ -420,7 +420,7 @@ async def test_the_report_says_which_shards_a_replica_owns(
     settings = build_settings(leadership=lease)
     endpoint = {"liveness_endpoint": f"{url}/healthz"}
     async with (
-        run_operator(settings, beside=True, **endpoint),
+        run_operator(settings, identity="me", beside=True, **endpoint),
         httpx.AsyncClient(trust_env=False) as http,
     ):
         shown = Shown(http, url, 0)
@@ -430,6 +430,7 @@ async def test_the_report_says_which_shards_a_replica_owns(
         "lease": f"{objects.namespace}/team-shards",
         "owned": "0-63",
         "unowned": "",
+        "owners": [{"replica": "me", "shards": "0-63"}],
         "replicas": 1,
     }
     assert report["lease"] == {"name": "team-member-00", "is_held": True}

@@ -166,7 +166,7 @@ async def test_a_replica_gets_only_the_objects_of_its_shards_also_after_it_has_g
         new = [f"new-{number}" for number in range(MANY)]
         made = await asyncio.gather(*(objects.make(name) for name in new))
         for body in made:
-            (call,) = seen.of(body["metadata"]["name"])
+            (call,) = seen.of(body["metadata"]["name"], "created")
             assert find_shard(body["metadata"]["uid"]) in owners[call["by"]]
         assert [len(seen.of(name, "created")) for name in old] == [1] * MANY
         assert {call["by"] for call in seen} == {"one", "two", "three"}
