@@ -47,6 +47,8 @@ class ObservedLease:
         free_at: when it can be acquired, by the clock of the fence.
         sent_at: when the last successful claim or renewal was sent, by the clock of the fence.
         changed: set when somebody else has changed the Lease.
+        ends_if_deleted: whether its holder loses it if somebody deletes it: others could have ended
+            its term before that.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class ObservedLease:
         self._identity = identity
         self._fence = fence
         self.marks = marks or {}
+        self.ends_if_deleted = False
         self.claimed: Record | None = None
         self._is_listed = False
         self.raw: dict[str, Any] | None = None
@@ -111,8 +114,8 @@ class ObservedLease:
     async def hold(self) -> bool:
         """Acquire it, or renew it; return whether this process holds it now.
 
-        If somebody has deleted it, its holder creates it again, and goes on. If somebody else has
-        held it in between, it must be acquired again.
+        If somebody has deleted it, its holder creates it again, or loses it (``ends_if_deleted``).
+        If somebody else has held it in between, it must be acquired again.
 
         Raises:
             APIError: it cannot be written; or it was, but the response was lost.
@@ -122,8 +125,10 @@ class ObservedLease:
             if self.wait or self.is_own is not was_own:
                 return False
             before, now = self.raw, dt.datetime.now(dt.UTC)
-            if was_own:
-                raw = renew(before or self._build_again(), self.times.duration, now)
+            if was_own and before is None and self.ends_if_deleted:
+                return False
+            if was_own and before is not None:
+                raw = renew(before, self.times.duration, now)
             else:
                 raw = claim(self._access.name, before, self._identity, self.times.duration, now)
             former, self.claimed = self.claimed, Record.parse(raw)

@@ -207,9 +207,17 @@ class Members:
 
     def _accept_map(self, raw: dict[str, Any] | None) -> None:
         self._map_raw, self.map = raw, ShardMap.parse(raw)
+        self._expect_owners()
+
+    def _expect_owners(self) -> None:
+        """Let the time of owners begin whose Leases do not exist: somebody has deleted these.
+
+        What is known of such a Lease can be from before the owner, as watches can be silent.
+        """
         for term in self.map.owners:
             slot = self._get_slot(term.slot)
-            if slot.raw is None and not slot.record.holder:  # it was deleted: its time runs now
+            is_newer_term = term.since > slot.record.acquired_at
+            if slot.raw is None and is_newer_term and not slot.is_own:
                 slot.expect(term.holder, term.since)
 
     def _open(self, name: str) -> ObservedLease:
@@ -220,6 +228,7 @@ class Members:
         if name not in self._slots:
             self._slots[name] = self._open(name)
             self._slots[name].marks = {"labels": {LABEL: self._label}}
+            self._slots[name].ends_if_deleted = True
         return self._slots[name]
 
     def _is_over(self, term: Term) -> bool:
@@ -260,7 +269,7 @@ class Members:
                 own.claimed = None  # another slot can be free by now
                 raise
             await own.release()
-        self._own = None
+        former, self._own = self._term, None
         self._follow(frozenset())
         await self._refresh_map()
         if self._map_raw is None:
@@ -270,7 +279,7 @@ class Members:
         self.problem = self.obstacle
         if self.problem:
             return None
-        await self._prove_rights()
+        await self._prove_rights(former)
         if self._map_raw is None:
             return None  # somebody has deleted it
         named = {term.slot for term in self.map.owners}
@@ -296,10 +305,11 @@ class Members:
         canary = "" if self._canary is None else str(self._canary)
         return {MAP_UID: self.map.uid, DIVISION: self._division, CANARY: canary}
 
-    async def _prove_rights(self) -> None:
-        """Write who owns which shards, unchanged: who cannot do so must not have a share."""
+    async def _prove_rights(self, former: Term) -> None:
+        """Give up what is left of a former term. Who cannot write this must not have a share."""
         if (known := self._map_raw) is not None:
-            stored = await self._map_access.write(self.map.write(known, self._label))
+            content = self.map.give(self.map.get(former), former)
+            stored = await self._map_access.write(content.write(known, self._label))
             if stored is None:
                 await self._refresh_map()
             else:
@@ -378,6 +388,7 @@ class Members:
         over = set[Term]()
         for term in filter(self._is_over, [*self.map.owners]):
             await self._get_slot(term.slot).refresh()  # what is known can be from before the term
+            self._expect_owners()
             over |= {term} if self._is_over(term) else set()
         alive = [shards for term, shards in self.map.owners.items() if term not in over]
         shards = frozenset(sorted(frozenset(range(SHARDS)).difference(*alive))[:count])
@@ -520,6 +531,7 @@ class Members:
         for slot in [*self._slots.values()]:  # of all owners that this replica has read of
             try:
                 await slot.refresh()
+                self._expect_owners()
                 await slot.expire()
             except APIForbiddenError as exc:
                 if slot.name not in {term.slot for term in self.map.owners}:

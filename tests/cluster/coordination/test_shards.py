@@ -243,28 +243,22 @@ async def test_without_the_lease_of_owners_all_begin_anew_and_nobody_acts_twice(
     assert len(seen.of("later", "created")) == 1
 
 
-async def test_the_lease_of_a_replica_that_is_deleted_comes_back_and_its_shards_stay(
-    team: Team, objects: Objects, seen: Calls, client: Client
+async def test_a_replica_whose_lease_is_deleted_begins_anew(
+    team: Team, objects: Objects, seen: Calls, client: Client, log: pytest.LogCaptureFixture
 ) -> None:
     await team.add("one")
     await team.add("two")
-    before = await team.wait_balanced()
+    await team.wait_balanced()
     (slot,) = [
         name
         for name in ("team-member-00", "team-member-01")
         if (await client.get(LEASES, objects.namespace, name))["spec"]["holderIdentity"] == "one"
     ]
     await client.delete(LEASES, objects.namespace, slot)
-
-    async def is_back() -> bool:
-        async for page in client.list_pages(LEASES, objects.namespace):
-            if any(raw["metadata"]["name"] == slot for raw in page.items):
-                return True
-        return False
-
-    await eventually(is_back, "the lease")
-    await objects.make("later")
-    assert await team.read_owners() == before
+    await eventually(lambda: "Leadership is lost" in log.text, "a word")
+    await team.wait_balanced()
+    await asyncio.gather(*(objects.make(f"w-{number}") for number in range(MANY)))
+    assert {call["by"] for call in seen} == {"one", "two"}
 
 
 async def test_replicas_with_a_leader_and_replicas_with_shards_exclude_each_other(
