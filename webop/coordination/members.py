@@ -212,7 +212,7 @@ class Members:
     def _expect_owners(self) -> None:
         """Let the time of owners begin whose Leases do not exist: somebody has deleted these.
 
-        What is known of such a Lease can be from before the owner, as watches can be silent.
+        Watches can be silent: the known content of such a Lease can be older than its owner.
         """
         for term in self.map.owners:
             slot = self._get_slot(term.slot)
