@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import shutil
 import sys
 import textwrap
 from pathlib import Path
@@ -46,6 +47,8 @@ class Folder:
     def write(self, field: str = "count: int = 0", model: str = MODEL) -> None:
         text = textwrap.dedent(model).format(field=field, group=self.group)
         (self.path / "models.py").write_text(text)
+        # Python takes a file that has changed within a second, to the same length, for the same.
+        shutil.rmtree(self.path / "__pycache__", ignore_errors=True)
 
     async def run(self, *args: str) -> tuple[int, str, str]:
         """Run ``webop crd``; return its exit code, stdout and stderr."""
