@@ -50,9 +50,10 @@ class ShardJudge:
 
     def find_owner(self, shard: int) -> str:
         """Return the replica that owns a shard by the Leases; nothing if none does."""
-        term = self._map.find(shard)
-        is_held = term is not None and self._slots.get(term.slot) == (term.holder, term.since)
-        return term.holder if term is not None and is_held else ""
+        for term, shards in self._map.owners.items():
+            if shard in shards and self._slots.get(term.slot) == (term.holder, term.since):
+                return term.holder
+        return ""
 
     def judge_step(self, process: ReplicaProcess, what: Call | tuple[str, str]) -> None:
         """No handler takes a step when another replica owns the shard of its object."""

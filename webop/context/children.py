@@ -381,8 +381,10 @@ class Children:
 
     async def _has_parent(self, uid: str) -> bool:
         """Return whether an object has a reconciler, here or at another replica."""
-        if self._store.has_parent(uid) or not self._operator.ownership.is_divided:
-            return self._store.has_parent(uid)
+        if self._store.has_parent(uid):
+            return True
+        if not self._operator.ownership.is_divided:
+            return False
         handlers = self._operator.registry.select_resource_handlers()
         parents = {one.selector for one in handlers if isinstance(one, ReconcileHandler)}
         served = self._view.namespaces

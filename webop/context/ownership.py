@@ -61,14 +61,8 @@ class Ownership:
 
     def find(self, resource: Resource, raw: Mapping[str, Any]) -> int:
         """Return the shard of an object."""
-        meta = raw["metadata"]
-        return self.find_by(resource, meta.get("namespace"), meta.get("uid") or "")
-
-    def find_by(self, resource: Resource, namespace: str | None, uid: str) -> int:
-        """Return the shard of an object by its names."""
-        if not (divisor := self.get_divisor(resource)):
-            return 0
-        return find_shard((divisor == "namespace" and namespace) or uid)
+        divisor = self.get_divisor(resource)
+        return find_shard(raw["metadata"].get(divisor) or "") if divisor else 0
 
     def get_divisor(self, resource: Resource) -> str:
         """Return what the shards of a kind depend on: "uid" or "namespace"; "" for shard 0."""

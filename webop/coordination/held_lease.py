@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import math
-from collections.abc import Mapping
 from contextlib import aclosing
 from typing import Any
 
@@ -37,10 +36,10 @@ class ObservedLease:
         times: when what must have happened.
         identity: the name of this process as a holder.
         fence: moved by each success.
-        marks: labels and annotations that it gets when it is written.
 
     Attributes:
         times: when what must have happened.
+        marks: labels and annotations that it gets when it is written.
         claimed: the last claim; it can have succeeded although its response was lost.
         raw: the newest known object; None if it does not exist.
         record: the newest known content; of a deleted Lease, the last one.
@@ -51,19 +50,12 @@ class ObservedLease:
             its term before that.
     """
 
-    def __init__(
-        self,
-        access: LeaseAccess,
-        times: LeaseTimes,
-        identity: str,
-        fence: Fence,
-        marks: Mapping[str, Mapping[str, str]] | None = None,
-    ) -> None:
+    def __init__(self, access: LeaseAccess, times: LeaseTimes, identity: str, fence: Fence) -> None:
         self._access = access
         self.times = times
         self._identity = identity
         self._fence = fence
-        self.marks = marks or {}
+        self.marks: dict[str, dict[str, str]] = {}
         self.ends_if_deleted = False
         self.claimed: Record | None = None
         self._is_listed = False
@@ -163,16 +155,12 @@ class ObservedLease:
             APIError: it cannot be read or written.
         """
         if self.record.holder and not self.is_own and not self.wait:
-            raw = release(self.raw or self._build_again(), dt.datetime.now(dt.UTC))
+            raw = self.raw or {"metadata": {"name": self.name}}  # somebody can have deleted it
+            raw = release(raw, dt.datetime.now(dt.UTC))
             if (stored := await self._access.write(self._mark(raw))) is not None:
                 self.observe(stored)
             else:
                 await self.refresh()
-
-    def _build_again(self) -> dict[str, Any]:
-        """Return the Lease of the last known holder, which somebody has deleted."""
-        spec = {"holderIdentity": self.record.holder, "acquireTime": self.record.acquired_at}
-        return {"metadata": {"name": self._access.name}, "spec": spec}
 
     def _mark(self, raw: dict[str, Any]) -> dict[str, Any]:
         meta = raw["metadata"]

@@ -37,6 +37,7 @@ from webop.client.http.requests import Selection
 from webop.client.watch import ListingFinished, ListingStarted, WatchStatus, watch
 from webop.context.child_store import build_label
 from webop.context.operator_context import OperatorContext
+from webop.coordination.canary import Canary
 from webop.coordination.held_lease import ObservedLease
 from webop.coordination.lease_content import NOTHING, LeaseTimes, is_newer
 from webop.coordination.shard_map import (
@@ -61,9 +62,6 @@ _SETTLING: Final = 2.5  # retry periods without a change of replicas; then shard
 _RESTING: Final = 4  # lease durations; a shard that did not become idle is tried again after that
 _LONGEST: Final = 60.0  # seconds between two looks
 _POLLING: Final = 0.1  # seconds; while shards are being left
-_JUDGED: Final = frozenset({"change", "reconcile", "timer", "daemon"})
-_FINE: Final = frozenset({"success", "ignored", "cancelled"})
-_CALLS: Final = 20  # of handlers, at least, until a canary is judged
 
 
 class Members:
@@ -80,7 +78,7 @@ class Members:
     Attributes:
         map: who owns which shards, as far as known.
         moves: how many shards this replica has got and given up.
-        failure: why the canary has given up its shards; empty if it has not.
+        canary: whether this replica only tries its version.
         problem: a text: why this replica cannot own more; empty if it can.
     """
 
@@ -119,12 +117,10 @@ class Members:
         settings = operator.settings.leadership
         kinds = " ".join(sorted(map(str, settings.unsharded)))
         self._division = f"{settings.shard_by} {kinds}".strip()
-        self._canary = settings.canary_shards
-        self._judged = 0, 0  # the calls until the last judgement, and those that had failed
+        self.canary = Canary(settings, operator.counters)
         self._once = Once()
         self.map = ShardMap()
         self.moves = Counter[str]()
-        self.failure = ""
         self.problem = ""
 
     @property
@@ -279,7 +275,8 @@ class Members:
         self.problem = self.obstacle
         if self.problem:
             return None
-        await self._prove_rights(former)
+        # Who cannot write the rest of a former term out of it must not have a share.
+        await self._send(self.map.give(self.map.get(former), former))
         if self._map_raw is None:
             return None  # somebody has deleted it
         named = {term.slot for term in self.map.owners}
@@ -302,25 +299,15 @@ class Members:
 
     def _build_notes(self) -> dict[str, str]:
         # Also for other replicas: the former holder of the Lease can have been a canary.
-        canary = "" if self._canary is None else str(self._canary)
+        canary = "" if self.canary.shards is None else str(self.canary.shards)
         return {MAP_UID: self.map.uid, DIVISION: self._division, CANARY: canary}
-
-    async def _prove_rights(self, former: Term) -> None:
-        """Give up what is left of a former term. Who cannot write this must not have a share."""
-        if (known := self._map_raw) is not None:
-            content = self.map.give(self.map.get(former), former)
-            stored = await self._map_access.write(content.write(known, self._label))
-            if stored is None:
-                await self._refresh_map()
-            else:
-                self._accept_response(stored, known)
 
     # The shards of this replica
 
     async def run(self) -> str:
         """Take shards, and give up shards, as long as the Lease is held; return why it must end."""
         while not (breach := self._find_breach()):
-            self.problem = self.failure
+            self.problem = self.canary.failure
             try:
                 pause = await self._step()
                 self._once.forget("failure")
@@ -348,7 +335,9 @@ class Members:
                 text = "The replica %s has not renewed the lease %s for %d s: its shards are free."
                 seconds = former.duration or self._times.duration
                 logger.info(text, former.holder, slot, seconds)
-        self._judge_canary()
+        if self._own is not None and self.canary.judge():
+            notes = {**self._own.marks["annotations"], CANARY: "0"}
+            self._own.marks = {**self._own.marks, "annotations": notes}
         members = self._list_members()
         if members != self._known:
             self._known, self._settled_at = members, clock() + _SETTLING * self._times.period
@@ -359,12 +348,12 @@ class Members:
         wanted = divide(members, {each: len(self.map.get(each)) for each in members}).get(term, 0)
         if len(claimed) < wanted and self.unowned and agrees:
             await self._take(wanted - len(claimed))
-        elif clock() >= self._settled_at or self.failure:
+        elif clock() >= self._settled_at or self.canary.failure:
             self._leave(len(claimed) - len(ownership.leaving) - wanted)
         if ownership.leaving:
             await self._give_up()
             return _POLLING
-        is_done = len(self.map.get(term)) == wanted and not self.problem and not self._canary
+        is_done = len(self.map.get(term)) == wanted and not self.problem and not self.canary.shards
         now, moments = clock(), [self._settled_at, *self._moments.values()]
         waits = [slot.wait for slot in self._slots.values() if slot.wait]
         waits += [moment - now for moment in moments if now < moment < math.inf]
@@ -378,7 +367,7 @@ class Members:
             if is_running and self._read_rule(slot) == self._rule:
                 found[_read_term(slot)] = parse_count(_read_note(slot, CANARY))
         if self._own is not None:
-            found[self._term] = self._canary
+            found[self._term] = self.canary.shards
         return found
 
     async def _take(self, count: int) -> None:
@@ -491,9 +480,13 @@ class Members:
                 await self._write(self.map.give(own, self._term))
 
     async def _write(self, content: ShardMap) -> bool:
+        """Write who owns which shards, unless the own term is over; return whether that is done."""
+        return not self._find_breach() and await self._send(content)
+
+    async def _send(self, content: ShardMap) -> bool:
         """Write who owns which shards; return False if somebody else has been faster."""
-        if (known := self._map_raw) is None or self._find_breach():
-            return False  # since the last request
+        if (known := self._map_raw) is None:
+            return False  # somebody has deleted it
         stored = await self._map_access.write(content.write(known, self._label))
         if stored is None:
             await self._refresh_map()
@@ -544,32 +537,6 @@ class Members:
             if slot.record.holder and (is_by_former or self.map.get(_read_term(slot))):
                 return f"the lease {slot} is {slot.record}: --shards is used"
         return ""
-
-    def _judge_canary(self) -> None:
-        """Give up the shards of a canary if too many of its calls fail, of the newest ones."""
-        own, (calls, failed) = self._own, self._count_calls()
-        new, bad = calls - self._judged[0], failed - self._judged[1]
-        if not self._canary or own is None or new < _CALLS:
-            return
-        self._judged = calls, failed
-        limit = self._operator.settings.leadership.canary_failures
-        if bad / new <= limit:
-            return
-        self._canary = 0
-        notes = {**own.marks["annotations"], CANARY: "0"}
-        own.marks = {**own.marks, "annotations": notes}
-        text = f"{bad} of its last {new} calls of handlers have failed, the limit is {limit:.0%}"
-        self.failure = f"the canary has given up its shards: {text}"
-        logger.error("The canary gives up its shards: %s.", text)
-
-    def _count_calls(self) -> tuple[int, int]:
-        """Return the number of calls about own objects, and how many of them have failed."""
-        calls = failed = 0
-        for (_, family, how), count in self._operator.counters.count_outcomes().items():
-            if family in _JUDGED:
-                calls += count
-                failed += count * (how not in _FINE)
-        return calls, failed
 
 
 def _read_note(slot: ObservedLease, name: str) -> str:

@@ -98,10 +98,6 @@ class ShardMap:
         """Return the shards of an owner."""
         return self.owners.get(term, frozenset())
 
-    def find(self, shard: int) -> Term | None:
-        """Return the owner of a shard; None if it is free."""
-        return next((term for term, shards in self.owners.items() if shard in shards), None)
-
     def take(self, shards: frozenset[int], owner: Term) -> ShardMap:
         """Return the map in which an owner has these shards, too."""
         found = {term: own - shards for term, own in self.owners.items()}

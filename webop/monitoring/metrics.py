@@ -236,7 +236,7 @@ DEFINITIONS = (
         "1 if this canary has given up its shards because too many calls failed, else 0; absent "
         "without shards.",
         lambda operator: (
-            {(): bool(members.failure)} if (members := operator.coordinator.members) else {}
+            {(): bool(members.canary.failure)} if (members := operator.coordinator.members) else {}
         ),
     ),
     Definition(

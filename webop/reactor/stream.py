@@ -551,8 +551,9 @@ class Stream:
 
     def shows_stranger(self, obj: Entry) -> bool:
         """Return whether functions of ``watches=`` get an object that is not handled here."""
-        is_open = self.find_gate(obj) == REST and not self.is_paused and self._end is None
-        return is_open and not self.owns(obj) and (obj.is_gone or obj.listed >= self.needed)
+        is_open = self._end is None and not self.is_paused
+        is_open = is_open and (obj.is_gone or obj.listed >= self.needed)
+        return is_open and self.find_gate(obj) == REST
 
     def owns(self, obj: Entry) -> bool:
         """Return whether this replica handles the object."""
@@ -590,7 +591,7 @@ class Stream:
             obj.unwritten = None
         if obj.status is not None and not obj.status.failures and not obj.status.running:
             obj.status = None
-        is_strange = obj.shard not in operator.ownership.owned and not self.owns(obj)
+        is_strange = not self.owns(obj) and obj.shard not in operator.ownership.owned
         if (obj.is_gone or (is_strange and not self._is_whole)) and not obj.daemons:
             self.ctx.workers.outages.leave(obj)
             self._objects.pop(obj.uid, None)

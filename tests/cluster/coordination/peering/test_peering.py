@@ -237,8 +237,7 @@ async def read_holder(objects: Objects) -> str:
         lease = await objects.client.request("GET", path)
     except APINotFoundError:
         owners = ShardMap.parse(await objects.client.request("GET", f"{path}-shards"))
-        term = owners.find(0)
-        assert term is not None
-        return term.holder
+        (first,) = (term for term, shards in owners.owners.items() if 0 in shards)
+        return first.holder
     holder: str = lease["spec"]["holderIdentity"]
     return holder

@@ -487,7 +487,7 @@ def test_replicas_that_share_the_work_tick_once_for_each_object(cluster: Simulat
     cluster.settle()
     for name in THINGS:
         times = get_status(cluster, name)["times"]
-        assert 1 <= len(times) <= 4  # each move begins the timers anew
+        assert 1 <= len(times) <= 4  # timers start again with each move
 
 
 # The decorator.
