@@ -50,13 +50,13 @@ coverage: $(VENV)/.installed ## Run all tests, and print how much of webop/ they
 	@$(BIN)/coverage report --skip-covered --sort=miss
 
 parity: $(VENV)/.installed ## Run all tests, and write their results to docs/parity.md.
-	@$(PYTEST) -p tests.parity.plugin --parity docs/parity.md $(ARGS)
+	@$(PYTEST) -p tools.parity.plugin --parity docs/parity.md $(ARGS)
 
 reference: $(VENV)/.installed ## Generate the reference pages from the code (settings, commands, messages).
-	@$(BIN)/python -m tests.docs.reference
+	@$(BIN)/python -m tools.site.reference
 
 manifests: $(VENV)/.installed ## Generate the manifests and Dockerfiles of the examples.
-	@$(BIN)/python -m tests.kit.made_manifests
+	@$(BIN)/python -m tools.manifests
 
 lint: $(VENV)/.installed ## Check style, types and import layers.
 	$(BIN)/ruff check .
@@ -76,28 +76,28 @@ wild: $(VENV)/.installed ## Run public Kopf operators under Kopf and webop, and 
 	@$(BIN)/python -m bench.wild $(ARGS)
 
 rollout: $(VENV)/.installed ## Replace replicas and rotate certificates under load; count failures.
-	@$(BIN)/python -m tests.soak.rollout $(ARGS)
+	@$(BIN)/python -m tools.soak.rollout $(ARGS)
 
 conversions: $(VENV)/.installed ## Convert objects while replicas are replaced; migrate 5 000 objects, interrupted twice.
-	@$(BIN)/python -m tests.soak.versions $(ARGS)
+	@$(BIN)/python -m tools.soak.versions $(ARGS)
 
 leadership: $(VENV)/.installed ## Stop, kill, freeze and disconnect leaders; check that one replica acts.
-	@$(BIN)/python -m tests.soak.leadership $(ARGS)
+	@$(BIN)/python -m tools.soak.leadership $(ARGS)
 
 shards: $(VENV)/.installed ## Disturb replicas that share the work by shards; check that one acts on each object.
-	@$(BIN)/python -m tests.soak.shards $(ARGS)
+	@$(BIN)/python -m tools.soak.shards $(ARGS)
 
 simulate: $(VENV)/.installed ## Simulate random histories for a minute; SEED=N replays one.
-	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED)) $(ARGS)
+	@$(BIN)/python -m tools.simulation $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 values: $(VENV)/.installed ## Compare pydantic and the API server on 10 000 values of each type; ARGS=--help lists options.
-	@$(BIN)/python -m tests.cluster.models.values $(ARGS)
+	@$(BIN)/python -m tools.values $(ARGS)
 
 chaos: $(VENV)/.installed ## Inject random faults for half an hour on a real API server.
-	@$(BIN)/python -m tests.soak.chaos $(ARGS)
+	@$(BIN)/python -m tools.soak.chaos $(ARGS)
 
 fuzz: $(VENV)/.installed ## Send 100 000 hostile admission reviews; ARGS=--help lists options.
-	@$(BIN)/python -m tests.unit.admission.fuzzing --count 100000 $(ARGS)
+	@$(BIN)/python -m tools.fuzzing --count 100000 $(ARGS)
 
 $(VENV)/.documented: $(VENV)/.installed
 	@$(UV) sync --quiet --inexact --locked --all-extras --group docs

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 import webop
-from tests.kit.long_runs import find_other_copy
 from tests.kit.operators import (
     Calls,
     Kind,
@@ -25,6 +24,7 @@ from tests.kit.operators import (
     operate,
 )
 from tests.kit.processes import Workshop
+from tools.long_runs import find_other_copy
 from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo
 

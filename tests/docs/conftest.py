@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.playing import Player, build_environment
 from tests.kit.pages import ROOT
+from tools.site.playing import Player, build_environment
 from webop.controlplane.cache import get_binaries_folder
 from webop.testing import LocalCluster
 

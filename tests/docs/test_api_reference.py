@@ -12,9 +12,9 @@ import pytest
 
 import webop
 import webop.testing
-from tests.docs.api_reference import MODULES, PATHS, PUBLIC, Reference, build_table, convert, link
-from tests.docs.options import FAMILIES, list_options
 from tests.kit.pages import DOCS
+from tools.site.api_reference import MODULES, PATHS, PUBLIC, Reference, build_table, convert, link
+from tools.site.options import FAMILIES, list_options
 from webop.handlers import options
 from webop.objects.resources import SelectorNames
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.docs.conftest import read_image, read_loaded_image
-from tests.docs.playing import Player
 from tests.kit.cli_runner import invoke
 from tests.kit.pages import DOCS, ROOT, find_blocks, find_pages
 from tests.kit.wheels import make_wheel
+from tools.site.playing import Player
 from webop.testing import LocalCluster
 from webop.version import __version__
 

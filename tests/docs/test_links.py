@@ -1,4 +1,4 @@
-"""Internal links lead to files and headings that exist; external ones: ``tests.docs.links``."""
+"""Internal links lead to files and headings that exist; external ones: ``tools.site.links``."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.docs import links
 from tests.kit.pages import DOCS, ROOT
+from tools.site import links
 
 SOURCES = links.find_sources()
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.docs.messages import PAGE, build_page, collect, find_entries
 from tests.kit.processes import Workshop
+from tools.site.messages import PAGE, build_page, collect, find_entries
 from webop.errors import ClusterError
 
 if TYPE_CHECKING:

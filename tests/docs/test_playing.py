@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.playing import Step, is_like, read_steps
+from tools.site.playing import Step, is_like, read_steps
 
 
 @pytest.mark.parametrize(

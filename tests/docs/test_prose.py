@@ -1,10 +1,10 @@
-"""The prose of pages and code is easy to read, as far as ``tests.docs.prose`` can check it."""
+"""The prose of pages and code is easy to read, as far as ``tools.site.prose`` can check it."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.docs.prose import check, check_passage, find_files, read_markdown, read_python
+from tools.site.prose import check, check_passage, find_files, read_markdown, read_python
 
 
 def find(text: str, *, is_code: bool = False) -> list[tuple[int, str]]:
@@ -13,7 +13,7 @@ def find(text: str, *, is_code: bool = False) -> list[tuple[int, str]]:
 
 
 def test_the_prose_is_easy_to_read() -> None:
-    """``python -m tests.docs.prose FILE`` shows the findings of one file."""
+    """``python -m tools.site.prose FILE`` shows the findings of one file."""
     findings = [str(finding) for file in find_files() for finding in check(file)]
     assert not findings, "\n".join(findings)
 

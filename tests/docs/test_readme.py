@@ -6,11 +6,11 @@ import re
 
 import pytest
 
-from tests.docs import badges
 from tests.docs.conftest import read_image, read_loaded_image
-from tests.docs.playing import Entry, Player, is_like
-from tests.docs.recording import PICTURE, README, draw, find_quick_start, read_output, read_picture
 from tests.kit.pages import find_blocks
+from tools.site import badges
+from tools.site.playing import Entry, Player, is_like
+from tools.site.recording import PICTURE, README, draw, find_quick_start, read_output, read_picture
 from webop.testing import LocalCluster
 
 LONGEST = 185  # lines
@@ -47,7 +47,7 @@ def test_the_readme_can_be_typed_in_an_empty_folder(player: Player) -> None:
 def check_picture(transcript: list[Entry]) -> None:
     """The picture has the commands of the README, and an output like that of this run.
 
-    ``python -m tests.docs.recording`` draws it again.
+    ``python -m tools.site.recording`` draws it again.
     """
     fresh, shown = find_quick_start(transcript), read_picture(PICTURE.read_text(encoding="utf-8"))
     assert [(one.terminal, one.line) for one in shown] == [
@@ -76,7 +76,7 @@ def test_the_picture_has_the_commands_of_the_readme() -> None:
 
 
 def test_the_badges_show_what_the_package_declares() -> None:
-    """``python -m tests.docs.badges`` draws them again."""
+    """``python -m tools.site.badges`` draws them again."""
     facts = badges.read_facts()
     assert badges.PICTURE.read_text(encoding="utf-8") == badges.draw(facts)
     text = README.read_text(encoding="utf-8")

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("kopf")  # which settings are webop's own is told by the peer
 
-from tests.docs.reference import PAGES, fill
+from tools.site.reference import PAGES, fill
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

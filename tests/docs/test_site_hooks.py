@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from tests.docs.site_hooks import on_page_content, on_page_markdown
 from tests.kit.pages import DOCS, ROOT
+from tools.site.site_hooks import on_page_content, on_page_markdown
 
 
 @pytest.mark.parametrize(

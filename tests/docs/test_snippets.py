@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.docs.comparing import Difference, Report, compare, register
-from tests.docs.registering import adapt
 from tests.kit.pages import Block, find_snippets
+from tools.site.comparing import Difference, Report, compare, register
+from tools.site.registering import adapt
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster

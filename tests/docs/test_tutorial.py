@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from tests.docs.playing import Player, merge, read_steps
 from tests.kit.cli_runner import invoke
 from tests.kit.pages import DOCS
+from tools.site.playing import Player, merge, read_steps
 
 if TYPE_CHECKING:
     from webop.testing import LocalCluster

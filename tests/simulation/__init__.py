@@ -1,1 +1,0 @@
-"""Operators in a simulated cluster: virtual time, random histories, invariants."""

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from tests.simulation.api_server import APIServer
+from tools.simulation.api_server import APIServer
 from webop.testing.apiserver import (
     Json,
     Request,

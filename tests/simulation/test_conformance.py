@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.kit.processes import run_module
-from tests.simulation.conformance import Conformance, builtin_schemas, conversions
-from tests.simulation.conformance.definitions import tell
-from tests.simulation.conformance.sides import RealSide, SimulatedSide
-from tests.simulation.conformance.strictness import compare
+from tools.simulation.conformance import Conformance, builtin_schemas, conversions
+from tools.simulation.conformance.definitions import tell
+from tools.simulation.conformance.sides import RealSide, SimulatedSide
+from tools.simulation.conformance.strictness import compare
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
@@ -74,6 +74,6 @@ def test_objects_are_converted_by_both_servers_alike(webop_cluster: LocalCluster
 def test_a_wrong_option_is_refused_before_anything_is_compared(
     arguments: list[str], message: str
 ) -> None:
-    done = run_module("tests.simulation.conformance", *arguments)
+    done = run_module("tools.simulation.conformance", *arguments)
     assert done.returncode == 2
     assert message in done.stderr.splitlines()[-1]

@@ -12,17 +12,17 @@ import pytest
 
 from tests.kit.pages import ROOT
 from tests.kit.processes import run_module
-from tests.simulation import plans
-from tests.simulation.commands import KEPT
-from tests.simulation.drawing import draw_plan
-from tests.simulation.themes import THEMES
-from tests.simulation.world import run
+from tools.simulation import plans
+from tools.simulation.commands import KEPT
+from tools.simulation.drawing import draw_plan
+from tools.simulation.themes import THEMES
+from tools.simulation.world import run
 
 _NAMES = sorted(path.stem for path in KEPT.glob("*.json"))
 
 
 def simulate(*arguments: str) -> str:
-    return run_module("tests.simulation", *arguments).stdout
+    return run_module("tools.simulation", *arguments).stdout
 
 
 @pytest.mark.filterwarnings("ignore:.* did not end in time:ResourceWarning")
@@ -71,7 +71,7 @@ def test_a_history_found_by_a_mutant_is_shortened_and_kept_when_the_user_interru
     tmp_path: Path,
 ) -> None:
     histories = "--theme", "lockouts", "--mutant", "resumed-again", "--first", "1"
-    command = [sys.executable, "-m", "tests.simulation", *histories, "--jobs", "1"]
+    command = [sys.executable, "-m", "tools.simulation", *histories, "--jobs", "1"]
     with subprocess.Popen(
         command,
         cwd=tmp_path,
@@ -112,7 +112,7 @@ def test_a_history_found_by_a_mutant_is_shortened_and_kept_when_the_user_interru
 def test_a_mistake_in_the_command_line_is_explained_in_one_line(
     arguments: list[str], message: str
 ) -> None:
-    done = run_module("tests.simulation", *arguments)
+    done = run_module("tools.simulation", *arguments)
     assert done.returncode == 2
     assert message in done.stderr.splitlines()[-1]
 
@@ -120,7 +120,7 @@ def test_a_mistake_in_the_command_line_is_explained_in_one_line(
 def test_a_file_of_another_version_is_explained(tmp_path: Path) -> None:
     path = tmp_path / "history-1.json"
     path.write_text('{"seed": 1, "steps": [], "colour": "red"}')
-    done = run_module("tests.simulation", "--plan", str(path))
+    done = run_module("tools.simulation", "--plan", str(path))
     assert done.returncode == 2
     assert "it is no history, or another version has written it: " in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr

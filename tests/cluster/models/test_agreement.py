@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cluster.models.agreement import compare_many
+from tools.values.agreement import compare_many
 from webop.client.api import Client
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pydantic
 
 import webop
-from tests.cluster.models.value_types import SUBJECTS
-from tests.cluster.models.values import compare_values
+from tools.values.__main__ import compare_values
+from tools.values.value_types import SUBJECTS
 from webop.client.api import Client
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import webop
 from tests.kit.causes import FailedTest, UnreadableError
 from tests.kit.operators import Calls, Objects, RunOperator, build_settings, do_nothing, is_no_fence
 from tests.kit.waiting import eventually
-from tests.simulation.virtual import Datetime
+from tools.simulation.virtual import Datetime
 from webop import ErrorsMode
 
 

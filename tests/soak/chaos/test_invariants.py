@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.soak.chaos.invariants import (
+from tools.soak.chaos.invariants import (
     Call,
     Evidence,
     Life,
@@ -19,7 +19,7 @@ from tests.soak.chaos.invariants import (
     judge,
     read_lines,
 )
-from tests.soak.chaos.plan import LINK_FAULTS, PROCESS_FAULTS, SERVER_FAULTS, build_plan
+from tools.soak.chaos.plan import LINK_FAULTS, PROCESS_FAULTS, SERVER_FAULTS, build_plan
 
 
 def call(

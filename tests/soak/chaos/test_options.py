@@ -21,7 +21,7 @@ from tests.kit.processes import run_module
 def test_a_wrong_option_is_refused_before_anything_is_started(
     arguments: list[str], message: str
 ) -> None:
-    done = run_module("tests.soak.chaos", *arguments)
+    done = run_module("tools.soak.chaos", *arguments)
     assert done.returncode == 2
     assert done.stdout == ""
     assert message in done.stderr
@@ -31,7 +31,7 @@ def test_a_run_does_not_test_another_copy_of_webop(tmp_path: Path) -> None:
     copy = tmp_path / "webop"
     shutil.copytree(ROOT / "webop", copy, ignore=shutil.ignore_patterns("__pycache__"))
     (copy / "app.py").write_text("# It was edited in the clone since.\n")
-    done = run_module("tests.soak.chaos", PYTHONPATH=str(tmp_path))
+    done = run_module("tools.soak.chaos", PYTHONPATH=str(tmp_path))
     assert done.returncode == 2
     assert done.stderr.startswith(f"chaos: the webop in {copy} differs from this clone, ")
     assert f" -m pip install -e '{ROOT}'" in done.stderr

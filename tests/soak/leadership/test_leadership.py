@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.kit.operators import Kind, connect
-from tests.soak.leadership.story import HEADING, Times, find_repetitions, play, set_up
+from tools.soak.leadership.story import HEADING, Times, find_repetitions, play, set_up
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.kit.operators import Kind, connect
-from tests.soak.rollout.story import Load, Times, play, play_renaming, set_up
+from tools.soak.rollout.story import Load, Times, play, play_renaming, set_up
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.soak.chaos.invariants import Call, Evidence, judge
-from tests.soak.shards.moves import (
+from tools.soak.chaos.invariants import Call, Evidence, judge
+from tools.soak.shards.moves import (
     Event,
     Gain,
     Move,

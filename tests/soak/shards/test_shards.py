@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.kit.operators import Kind, connect
-from tests.soak.shards.__main__ import conclude
-from tests.soak.shards.moves import list_moves
-from tests.soak.shards.story import Times, collect, play, set_up
+from tools.soak.shards.__main__ import conclude
+from tools.soak.shards.moves import list_moves
+from tools.soak.shards.story import Times, collect, play, set_up
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster

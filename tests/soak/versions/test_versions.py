@@ -9,8 +9,8 @@ import pytest
 
 from tests.kit.operators import Kind, connect
 from tests.kit.versioned_shops import GROUP, open_shops
-from tests.soak.rollout.story import Times, play, set_up
-from tests.soak.versions.story import CONVERTING, Load
+from tools.soak.rollout.story import Times, play, set_up
+from tools.soak.versions.story import CONVERTING, Load
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster

@@ -1,4 +1,4 @@
-"""Hostile requests: a small part of a run of ``tests.unit.admission.fuzzing``, always the same."""
+"""Hostile requests: a small part of a run of ``tools.fuzzing``, always the same."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.kit.hostile_requests import BASES, PATHS, Request
 from tests.kit.reviews import UID
-from tests.unit.admission.fuzzing import Fuzzer, fuzz, open_fuzzer
+from tools.fuzzing.__main__ import Fuzzer, fuzz, open_fuzzer
+from tools.fuzzing.hostile_requests import BASES, PATHS, Request
 
 Json = dict[str, Any]
 

@@ -1,6 +1,6 @@
 """All kinds of Kubernetes, with the schemas that its API server publishes. Pure.
 
-The file with the schemas is written by ``tests/simulation/conformance/builtin_schemas.py``.
+The file with the schemas is written by ``tools/simulation/conformance/builtin_schemas.py``.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.made_manifests import MADE, make
+from tools.manifests import MADE, make
 
 
 @pytest.mark.parametrize("file", MADE, ids=lambda file: f"{file.parent.name}-{file.name}")

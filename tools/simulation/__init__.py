@@ -1,0 +1,1 @@
+"""Operators in a simulated cluster: virtual time, random histories, invariants."""

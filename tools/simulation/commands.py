@@ -1,0 +1,283 @@
+"""Run many histories, or replay one: the command of ``make simulate``."""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures as cf
+import itertools
+import json
+import logging
+import multiprocessing
+import os
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tools.simulation import mutants
+from tools.simulation.themes import THEMES
+
+if TYPE_CHECKING:
+    from tools.simulation.plans import Plan
+
+KEPT = Path(__file__).parents[2] / "tests" / "simulation" / "kept"
+
+_REPORT = 5.0  # seconds between lines of progress
+_SECONDS = 60  # the duration of a run
+
+
+class _PlanError(Exception):
+    """A file has no history that this version can run."""
+
+
+def main() -> int:
+    """Run the command line; return the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="make simulate ARGS=...",
+        description="Run random histories of operators in a simulated cluster.",
+        epilog="Exit codes: 1: a broken rule, or a mutant that was not found; 2: a mistake in the "
+        "options. See docs/simulation.md.",
+    )
+    add, add_what = parser.add_argument, parser.add_mutually_exclusive_group().add_argument
+    add_what("--seed", type=_parse_seed, help="replay the history of this seed and print it")
+    add_what("--plan", type=Path, metavar="FILE", help="replay the history in a file")
+    add("--logs", action="store_true", help="include the operators' logs in the replay")
+    add(
+        "--first",
+        type=_parse_seed,
+        help="the first seed (default: by the clock; with --mutants: 0)",
+    )
+    add("--count", type=_parse_number, help="number of histories (with --mutants: 2000 for each)")
+    add("--seconds", type=_parse_number, help=f"duration, without --count ({_SECONDS})")
+    add(
+        "--jobs", type=_parse_number, default=os.cpu_count(), help="number of processes (all cores)"
+    )
+    add(
+        "--mutant",
+        choices=mutants.MUTANTS,
+        metavar="MUTANT",
+        help="put a fixed bug back (tools/simulation/mutants.toml)",
+    )
+    add_what(
+        "--mutants",
+        nargs="*",
+        choices=mutants.MUTANTS,
+        metavar="MUTANT",
+        help="print how many histories find each of these fixed bugs, or all of them",
+    )
+    add_what("--kept", action="store_true", help="run the histories that are kept as tests")
+    add(
+        "--theme",
+        choices=THEMES,
+        metavar="THEME",
+        help="only histories of this theme (tools/simulation/themes.py)",
+    )
+    add("--keep-going", action="store_true", help="continue after a broken rule")
+    add("--shrink", action="store_true", help="shorten the history of --seed or --plan")
+    add("--no-shrink", action="store_true", help="do not shorten the first history that fails")
+    options = parser.parse_args()
+    if mistake := _find_mistake(options):
+        parser.error(mistake)
+    options.seconds = options.seconds or _SECONDS
+    _prepare(options.mutant)
+    try:
+        if options.seed is not None or options.plan is not None:
+            return _replay(options, shrinks=options.shrink)
+        if options.kept:
+            return _run_kept()
+        return _run_many(options) if options.mutants is None else _hunt_mutants(options)
+    except _PlanError as error:
+        parser.error(str(error))
+    except KeyboardInterrupt:
+        print("Interrupted.")
+        # What the coroutines of the history complain about when they are destroyed is of no use.
+        warnings.simplefilter("ignore")
+        sys.unraisablehook = lambda _: None
+        return 130
+
+
+def _find_mistake(options: argparse.Namespace) -> str:
+    """Say what is wrong with the mutants; take that of the environment."""
+    if options.mutant is None and options.mutants is None:
+        options.mutant = os.environ.get("WEBOP_MUTANT")
+    if options.mutant and options.mutant not in mutants.MUTANTS:
+        return f"WEBOP_MUTANT: {options.mutant!r} is not in tools/simulation/mutants.toml"
+    chosen = [options.mutant] if options.mutant else options.mutants or ()
+    problems = ((name, mutants.MUTANTS[name].find_mistake()) for name in chosen)
+    return next((f"{name} in mutants.toml: {problem}" for name, problem in problems if problem), "")
+
+
+def _parse_seed(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a whole number, 0 or above, got {text!r}")
+    return int(text)
+
+
+def _parse_number(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"must be a whole number above 0, got {text!r}")
+    return int(text)
+
+
+def _prepare(mutant: str | None) -> None:
+    """Put a bug back, if requested, before webop is imported."""
+    logging.disable()
+    if mutant:
+        mutants.apply(mutant)
+
+
+def _run_seed(seed: int, theme: str | None) -> tuple[int, Any]:
+    from tools.simulation.drawing import draw_plan  # noqa: PLC0415
+    from tools.simulation.world import run  # noqa: PLC0415
+
+    verdict = run(draw_plan(seed, theme))
+    verdict.story.clear()
+    return seed, verdict
+
+
+def _run_many(options: argparse.Namespace) -> int:
+    began = time.monotonic()
+    first = int(time.time()) * 1000 if options.first is None else options.first
+    seeds: Iterator[int] = itertools.count(first)
+    if options.count is not None:
+        seeds = itertools.islice(seeds, options.count)
+    done = calls = requests = 0
+    bad: list[int] = []
+    next_report = began + _REPORT
+    for seed, verdict in _work(seeds, options, began):
+        done, calls = done + 1, calls + verdict.calls
+        requests += verdict.requests
+        if verdict.violations:
+            bad.append(seed)
+            print(f"seed {seed}: {verdict.violations[0]}", flush=True)
+            if not options.keep_going:
+                break
+        if time.monotonic() > next_report:
+            next_report += _REPORT
+            rate = done / (time.monotonic() - began)
+            print(f"{done} histories, {rate:.1f}/s, {len(bad)} bad", flush=True)
+    spent = time.monotonic() - began
+    print(
+        f"{done} histories from seed {first} in {spent:.1f} s ({done / spent:.1f}/s, "
+        f"{options.jobs} processes): {calls} calls, {requests} requests, {len(bad)} bad"
+    )
+    if bad:
+        theme = f" --theme {options.theme}" if options.theme else ""
+        _print_command("", f"--seed {bad[0]}{theme}", options)
+    if bad and not options.no_shrink:
+        return _replay(argparse.Namespace(**{**vars(options), "seed": bad[0]}), shrinks=True)
+    return 1 if bad else 0
+
+
+def _hunt_mutants(options: argparse.Namespace) -> int:
+    """Print a table: for each bug that is put back, how many histories find it, and what rule."""
+    names, limit = options.mutants or [*mutants.MUTANTS], options.count or 2000
+    first, missed = options.first or 0, []
+    theme = options.theme or "any"
+    print("| Mutant | What a user would see | Theme | Histories | Rule |\n|---|---|---|---|---|")
+    for name in names:
+        chosen = argparse.Namespace(**{**vars(options), "mutant": name})
+        seeds = itertools.islice(itertools.count(first), limit)
+        bad = ((seed, v.violations[0]) for seed, v in _work(seeds, chosen, 0) if v.violations)
+        seed, problem = next(bad, (None, ""))
+        missed += [name] if seed is None else []
+        count = f"not in {limit}" if seed is None else str(seed - first + 1)
+        story, rule = mutants.MUTANTS[name].story, problem.partition(":")[0]
+        print(f"| {name} | {story} | {theme} | {count} | {rule} |", flush=True)
+    print(f"Found {len(names) - len(missed)} of {len(names)} bugs.")
+    return 1 if missed else 0
+
+
+def _run_kept() -> int:
+    """Run what was kept; print what goes wrong again."""
+    from tools.simulation.world import run  # noqa: PLC0415
+
+    bad = 0
+    for path in sorted(KEPT.glob("*.json")):
+        verdict = run(_read_plan(path))
+        bad += bool(verdict.violations)
+        print(f"{path.stem}: {verdict.violations[0] if verdict.violations else 'ok'}")
+    return 1 if bad else 0
+
+
+def _work(
+    seeds: Iterator[int], options: argparse.Namespace, began: float
+) -> Iterator[tuple[int, Any]]:
+    """Run histories in other processes until there are no more seeds, or the time is over."""
+    context = multiprocessing.get_context("spawn")
+    with cf.ProcessPoolExecutor(options.jobs, context, _prepare, (options.mutant,)) as pool:
+        running: set[cf.Future[tuple[int, Any]]] = set()
+        try:
+            while True:
+                if options.count is None and began and time.monotonic() - began > options.seconds:
+                    seeds = iter(())
+                new = itertools.islice(seeds, 4 * options.jobs - len(running))
+                running |= {pool.submit(_run_seed, seed, options.theme) for seed in new}
+                if not running:
+                    return
+                done, running = cf.wait(running, return_when=cf.FIRST_COMPLETED)
+                yield from (future.result() for future in done)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _replay(options: argparse.Namespace, *, shrinks: bool = False) -> int:
+    from tools.simulation import drawing, plans  # noqa: PLC0415
+    from tools.simulation.world import run  # noqa: PLC0415
+
+    if options.plan is not None:
+        plan = _read_plan(options.plan)
+    else:
+        plan = drawing.draw_plan(options.seed, options.theme)
+    if shrinks and run(plan).violations:
+        plan = _shorten(plan, options)
+    verdict = run(plan, has_logs=options.logs)
+    print(plans.describe(plan))
+    print("\n".join(line for line in verdict.story if "/leases/" not in line))
+    print(f"digest {verdict.digest}, {verdict.seconds:.0f} virtual seconds")
+    print(
+        "\n".join(f"VIOLATION: {problem}" for problem in verdict.violations)
+        or "No rule was broken."
+    )
+    return 1 if verdict.violations else 0
+
+
+def _read_plan(path: Path) -> Plan:
+    from tools.simulation import plans  # noqa: PLC0415
+
+    try:
+        return plans.load(json.loads(path.read_text()))
+    except OSError as error:
+        problem = str(error.strerror)
+    except ValueError as error:
+        problem = f"it is not JSON: {error}"
+    except (TypeError, KeyError, AttributeError) as error:
+        problem = f"it is no history, or another version has written it: {error!r}"
+    raise _PlanError(f"Cannot read a history from {path}: {problem}")
+
+
+def _shorten(plan: Plan, options: argparse.Namespace) -> Plan:
+    """Shorten a history that breaks a rule; each shorter one is written into its file at once."""
+    from tools.simulation import plans  # noqa: PLC0415
+    from tools.simulation.shrinking import shrink  # noqa: PLC0415
+
+    path = Path(f"history-{plan.seed}.json")
+
+    def note(shorter: Plan) -> None:
+        path.write_text(plans.dump(shorter))
+        sizes = f"{len(shorter.steps)} steps, {len(shorter.handlers)} handlers"
+        print(f"The history has {sizes}, {shorter.replicas} replicas.", flush=True)
+
+    print(f"Shortening the history into {path}. This takes a minute or two.", flush=True)
+    path.write_text(plans.dump(plan))
+    try:
+        return shrink(plan, note)
+    finally:  # also after Ctrl-C
+        _print_command(f"Wrote {path}. ", f"--plan {path}", options)
+
+
+def _print_command(text: str, chosen: str, options: argparse.Namespace) -> None:
+    mutant = f" --mutant {options.mutant}" if options.mutant else ""
+    print(f'{text}Replay it: make simulate ARGS="{chosen}{mutant} [--logs]"', flush=True)

@@ -1,0 +1,216 @@
+"""Write what the code knows into the pages: settings, commands, options, metrics, messages.
+
+``python -m tools.site.reference`` (``make reference``) fills in what is between the comments
+``<!-- settings: GROUP ... -->``, ``<!-- options: CLASS ... -->``, ``<!-- commands -->`` or
+``<!-- metrics -->`` and ``<!-- end -->`` in the pages; the rest of them is written by hand. All of
+the messages page comes from :mod:`tools.site.messages`.
+``test_reference_pages.py`` compares the pages with the code.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import inspect
+import re
+import textwrap
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import click
+import kopf
+
+import webop.handlers.options
+from tools.site import messages
+from tools.site.options import FAMILIES, format_text, read_texts
+from tests.kit.pages import DOCS
+from webop.cli import main as webop_command
+from webop.cli.help_layout import SectionOption
+from webop.monitoring.metrics import DEFINITIONS
+from webop.settings.base import Section, find_setters
+from webop.settings.thread_pools import PoolSection
+
+PAGES = tuple(
+    DOCS / f"{name}.md"
+    for name in ("settings", "command_line", "options", "admission", "metrics", "rules")
+)
+
+_BLOCK = re.compile(
+    r"<!-- (?P<kind>settings|commands|options|metrics)(?:: (?P<names>[\w ]+))? -->\n"
+    r".*?<!-- end -->",
+    re.DOTALL,
+)
+_MANY = 8  # numbers of a series that are shown
+
+
+def fill(page: str) -> str:
+    """Return the text of a page with its blocks as the code has them."""
+
+    def build(match: re.Match[str]) -> str:
+        names = (match["names"] or "").split()
+        kind = match["kind"]
+        lines = _BUILDERS[kind](names)
+        opening = match[0].partition("\n")[0]
+        return "\n".join([opening, "", *lines, "<!-- end -->"])
+
+    return _BLOCK.sub(build, page)
+
+
+def build_settings(names: Iterable[str]) -> Iterator[str]:
+    """Yield the lines of the table of some groups."""
+    yield "| setting | default | meaning |"
+    yield "|---|---|---|"
+    settings, peer = webop.OperatorSettings(), kopf.OperatorSettings()
+    for group in names:
+        section: Section = getattr(settings, group)
+        with warnings.catch_warnings(action="ignore"):  # of names that have newer ones
+            theirs = dir(getattr(peer, group, None))
+        for name, meaning in _list_meanings(type(section)):
+            shown = f"`{group}.{name}`" if name in theirs else f"*`{group}.{name}`*"
+            default = _format_default(section, name)
+            yield f"| {shown} | {default} | {format_text(meaning)} |"
+    yield ""
+
+
+def build_options(names: Iterable[str]) -> Iterator[str]:
+    """Yield the lines of the table of the options that some TypedDicts add."""
+    yield "| option | default | meaning |"
+    yield "|---|---|---|"
+    for name in names:
+        defaults = {item.name: item.default for item in dataclasses.fields(FAMILIES[name])}
+        theirs = inspect.signature(_PEERS[name]).parameters
+        for option, meaning in read_texts(getattr(webop.handlers.options, name)).items():
+            shown = f"`{option}=`" if option in theirs else f"*`{option}=`*"
+            default = defaults.get(option)
+            is_plain = isinstance(default, bool | int | str)
+            yield f"| {shown} | {f'`{default!r}`' if is_plain else ''} | {format_text(meaning)} |"
+    yield ""
+
+
+_PEERS: dict[str, Any] = {
+    "CommonOptions": kopf.on.create,
+    "RetryOptions": kopf.on.create,
+    "MetaOptions": kopf.on.create,
+    "FieldOptions": kopf.on.create,
+    "KindOptions": kopf.on.create,
+    "BodyOptions": kopf.on.create,
+    "TransitionOptions": kopf.on.update,
+    "ResumeOptions": kopf.on.resume,
+    "DeleteOptions": kopf.on.delete,
+    "DaemonOptions": kopf.daemon,
+    "TimerOptions": kopf.timer,
+    "ReconcileOptions": webop.reconcile,
+    "WebhookOptions": kopf.on.mutate,
+    "RuleOptions": lambda: None,
+}
+
+
+def _list_meanings(section: type[Section]) -> Iterator[tuple[str, str]]:
+    """Yield the settings of a group with the texts below them in the code."""
+    texts = read_texts(section)
+    for name in section.model_fields:
+        if name not in texts:
+            raise LookupError(f"There is no text below {section.__name__}.{name}.")
+        yield name, texts[name]
+    for name, setter in find_setters(section).items():
+        yield name, inspect.getdoc(setter) or ""
+
+
+def _format_default(section: Section, name: str) -> str:
+    value = getattr(section, name)
+    if isinstance(section, PoolSection) and name == "max_workers" and section.threads.size is None:
+        return "Python's own"
+    if isinstance(value, concurrent.futures.Executor):
+        return "a thread pool"
+    if value == () or (isinstance(value, Mapping) and not value):
+        return ""
+    if isinstance(value, tuple):
+        shown = ", ".join(map(str, value[:_MANY]))
+        return f"`{shown}`" if len(value) <= _MANY else f"`{shown}, … {value[-1]}`"
+    is_plain = value is None or isinstance(value, bool | int | float | str)
+    return f"`{value}`" if is_plain else f"`{type(value).__name__}()`"
+
+
+def build_metrics(_: Iterable[str]) -> Iterator[str]:
+    yield "| metric | type | labels | meaning |"
+    yield "|---|---|---|---|"
+    for name, kind, labels, text, _read in DEFINITIONS:
+        shown = ", ".join(f"`{label}`" for label in labels)
+        meaning = format_text(text).replace("<", "&lt;")
+        yield f"| `{name}` | {kind} | {shown} | {meaning} |"
+    yield ""
+
+
+def build_commands(_: Iterable[str]) -> Iterator[str]:
+    settings: Any = webop_command.context_settings
+    context = click.Context(webop_command, info_name="webop", **settings)
+    for name in webop_command.list_commands(context):
+        command = webop_command.get_command(context, name)
+        assert command is not None
+        yield from _build_command(command, context, "##")
+
+
+def _build_command(command: click.Command, parent: click.Context, level: str) -> Iterator[str]:
+    settings: Any = command.context_settings
+    context = click.Context(command, info_name=command.name, parent=parent, **settings)
+    usage = " ".join([context.command_path, *filter(None, command.collect_usage_pieces(context))])
+    yield from (f"{level} {context.command_path}", "", "```text", usage, "```", "")
+    yield from _build_help(command.help or "")
+    sections: dict[str, list[click.Option]] = {}
+    for param in command.params:
+        if isinstance(param, click.Option):
+            sections.setdefault(getattr(param, "section", ""), []).append(param)
+    for heading, options in sections.items():
+        yield from [f"**{heading}**", ""] if heading else []
+        has_variables = any(get_variable(option, context) for option in options)
+        yield f"| option | {'variable | ' * has_variables}meaning |"
+        yield f"|---|{'---|' * has_variables}---|"
+        for option in options:
+            record = option.get_help_record(context)
+            assert record is not None
+            names, text = (format_text(cell) for cell in record)
+            variable = get_variable(option, context)
+            cell = f" {variable and f'`{variable}`'} |" if has_variables else ""
+            yield f"| `{names}` |{cell} {text} |"
+        yield ""
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            yield from _build_command(command.commands[name], context, f"{level}#")
+
+
+def _build_help(text: str) -> Iterator[str]:
+    """Yield the paragraphs; those that click leaves as they are become code."""
+    for paragraph in inspect.cleandoc(text).split("\n\n"):
+        if paragraph.startswith("\b"):
+            code = textwrap.dedent(paragraph.removeprefix("\b\n"))
+            yield from ("```text", code, "```", "")
+        else:
+            yield from (*textwrap.wrap(paragraph, 99), "")
+
+
+def get_variable(option: click.Option, context: click.Context) -> str:
+    """Return the environment variable of an option that is shown."""
+    if isinstance(option.envvar, str):
+        return option.envvar
+    names = option.list_variables(context) if isinstance(option, SectionOption) else []
+    return names[0] if names else ""
+
+
+_BUILDERS = {
+    "settings": build_settings,
+    "options": build_options,
+    "commands": build_commands,
+    "metrics": build_metrics,
+}
+
+
+def main() -> None:
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        page.write_text(fill(text), encoding="utf-8")
+    messages.PAGE.write_text(messages.build_page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
