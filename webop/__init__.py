@@ -17,7 +17,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from webop import client, lifecycles, on
+from webop import client, lifecycles, models, on
 from webop.aio.clock import now
 from webop.calls.subhandlers import execute
 from webop.client.auth.logins import (
@@ -28,7 +28,6 @@ from webop.client.auth.logins import (
     login_with_service_account,
 )
 from webop.client.auth.vault import AiohttpSession, ConnectionInfo, Vault
-from webop.context.children import Applied, Children, SyncChildren
 from webop.context.indexes import Index, Store
 from webop.context.memos import Memo
 from webop.errors import (
@@ -61,7 +60,6 @@ from webop.events.loggers import (
     info,
     warn,
 )
-from webop.handlers.admission_rules import rule
 from webop.handlers.filters import all_, any_, none_, not_
 from webop.handlers.model import ABSENT, PRESENT, ErrorsMode, HandlerId, Reason, Rule
 from webop.handlers.registry import OperatorRegistry, get_default_registry, set_default_registry
@@ -75,19 +73,6 @@ from webop.handlers.stopping import (
 from webop.handlers.webhook_options import LabelSelector
 from webop.lifecycles import get_default_lifecycle, set_default_lifecycle
 from webop.logs import LogFormat, configure
-from webop.models.cel_rules import (
-    CEL,
-    Atomic,
-    Embedded,
-    Int32,
-    Int64,
-    ListKeys,
-    Nullable,
-    Quantity,
-    Schemaless,
-    Unique,
-)
-from webop.models.model import Column, Metadata, Model, OneOf, Scale, Struct, resource
 from webop.objects.adoption import (
     adjust_namespace,
     adopt,
@@ -148,8 +133,30 @@ from webop.version import __version__
 if TYPE_CHECKING:
     from webop.app import create_app
     from webop.client.objects import AsyncClient, SyncClient
+    from webop.context.children import Applied, Children, SyncChildren
     from webop.embedding import operator, run, run_tasks, spawn_tasks
-    from webop.models.condition_fields import Condition, Conditions
+    from webop.handlers.admission_rules import rule
+    from webop.models import (
+        CEL,
+        Atomic,
+        Column,
+        Condition,
+        Conditions,
+        Embedded,
+        Int32,
+        Int64,
+        ListKeys,
+        Metadata,
+        Model,
+        Nullable,
+        OneOf,
+        Quantity,
+        Scale,
+        Schemaless,
+        Struct,
+        Unique,
+        resource,
+    )
     from webop.servers.auto import WebhookAutoServer, WebhookAutoTunnel
     from webop.servers.local import (
         WebhookDockerDesktopServer,
@@ -160,34 +167,31 @@ if TYPE_CHECKING:
     from webop.servers.service_server import WebhookServiceServer
     from webop.servers.tunnel import WebhookNgrokTunnel, WebhookTunnel
 
-# Names whose modules import more than a file with handlers needs.
+# Names whose modules import more than a file with handlers needs, or that few files need.
 _LAZY = {
-    "AsyncClient": "webop.client.objects",
-    "Condition": "webop.models.condition_fields",
-    "Conditions": "webop.models.condition_fields",
-    "SyncClient": "webop.client.objects",
-    "create_app": "webop.app",
-    "operator": "webop.embedding",
-    "run": "webop.embedding",
-    "run_tasks": "webop.embedding",
-    "spawn_tasks": "webop.embedding",
-    "WebhookAutoServer": "webop.servers.auto",
-    "WebhookAutoTunnel": "webop.servers.auto",
-    "WebhookDockerDesktopServer": "webop.servers.local",
-    "WebhookK3dServer": "webop.servers.local",
-    "WebhookMinikubeServer": "webop.servers.local",
-    "WebhookNgrokTunnel": "webop.servers.tunnel",
-    "WebhookServer": "webop.servers.local",
-    "WebhookServiceServer": "webop.servers.service_server",
-    "WebhookTunnel": "webop.servers.tunnel",
+    "webop.app": ("create_app",),
+    "webop.client.objects": ("AsyncClient", "SyncClient"),
+    "webop.context.children": ("Applied", "Children", "SyncChildren"),
+    "webop.embedding": ("operator", "run", "run_tasks", "spawn_tasks"),
+    "webop.handlers.admission_rules": ("rule",),
+    "webop.servers.auto": ("WebhookAutoServer", "WebhookAutoTunnel"),
+    "webop.servers.local": (
+        *("WebhookDockerDesktopServer", "WebhookK3dServer", "WebhookMinikubeServer"),
+        "WebhookServer",
+    ),
+    "webop.servers.service_server": ("WebhookServiceServer",),
+    "webop.servers.tunnel": ("WebhookNgrokTunnel", "WebhookTunnel"),
 }
 
 
 def __getattr__(name: str) -> Any:
     """Import slow modules at first use (PEP 562)."""
-    if name not in _LAZY:
+    if name in models.__all__:
+        value = getattr(models, name)
+    elif found := next((module for module, names in _LAZY.items() if name in names), None):
+        value = getattr(importlib.import_module(found), name)
+    else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_LAZY[name]), name)
     globals()[name] = value
     return value
 

@@ -30,8 +30,6 @@ from typing import (
     overload,
 )
 
-import pydantic
-
 from webop.client.auth.exec_plugins import current_login
 from webop.client.current_client import current_client
 from webop.client.http.requests import (
@@ -55,17 +53,20 @@ from webop.errors import (
     LoginError,
     MisfitError,
 )
+from webop.models.definitions import is_class, is_instance
 from webop.models.fitting import dump, dump_set, fit
 from webop.objects.patch import Patch
 from webop.objects.resources import Resource, Selector, select_objects
 from webop.objects.status_conditions import meets
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from webop.client.api import Client
 
 P = ParamSpec("P")
 R = TypeVar("R")
-M = TypeVar("M", bound=pydantic.BaseModel)
+M = TypeVar("M", bound="BaseModel")
 S_co = TypeVar("S_co", covariant=True)
 
 Obj: TypeAlias = dict[str, Any]
@@ -306,7 +307,7 @@ class AsyncClient:
     ) -> Obj: ...
     async def create(
         self,
-        body: Mapping[str, Any] | pydantic.BaseModel,
+        body: Mapping[str, Any] | BaseModel,
         *,
         namespace: str | None = None,
         kind: Kind | None = None,
@@ -327,7 +328,7 @@ class AsyncClient:
         Raises:
             APIConflictError: an object of this name exists.
         """
-        raw = dump(body) if isinstance(body, pydantic.BaseModel) else body
+        raw = dump(body) if is_instance(body) else body
         place = namespace or _get(raw, "namespace")
         target = _Target(kind or _select(raw), place, name, subresource)
         return fit_kind(type(body), await self._send("POST", target, body=raw))
@@ -354,7 +355,7 @@ class AsyncClient:
     ) -> Obj: ...
     async def apply(
         self,
-        body: Mapping[str, Any] | pydantic.BaseModel,
+        body: Mapping[str, Any] | BaseModel,
         *,
         namespace: str | None = None,
         subresource: str | None = None,
@@ -377,7 +378,7 @@ class AsyncClient:
         Raises:
             APIConflictError: fields of other managers would change; the message names both.
         """
-        raw = dump_set(body) if isinstance(body, pydantic.BaseModel) else body
+        raw = dump_set(body) if is_instance(body) else body
         name, place = _get(raw, "name"), namespace or _get(raw, "namespace")
         if not name:
             raise ValueError("apply() needs a name in metadata.name.")
@@ -719,7 +720,7 @@ def fit_kind(kind: object, obj: Obj) -> Any:
     Raises:
         MisfitError: it does not fit; the message names the object and the fields.
     """
-    if not (isinstance(kind, type) and issubclass(kind, pydantic.BaseModel)):
+    if not is_class(kind):
         return obj
     try:
         return fit(kind, obj)

@@ -24,8 +24,9 @@ from webop.handlers.options import (
     spell_out,
 )
 from webop.handlers.registry import get_default_registry
-from webop.models.cel_rules import EMBEDDED, PRESERVE
-from webop.models.model import RESERVED, find_definition
+from webop.models.definitions import find_definition
+from webop.models.keywords import EMBEDDED, PRESERVE
+from webop.models.model import RESERVED
 from webop.objects.names import join_names
 
 _ABSENT = {"oldObject": ("CREATE", "object"), "object": ("DELETE", "oldObject")}

@@ -17,8 +17,8 @@ import pydantic
 
 from webop.errors import ConfigurationError, MisfitError
 from webop.models.annotations import build, is_alias, iterate_classes
+from webop.models.definitions import find_definition, is_model, split_optional
 from webop.models.fitting import build_adapter, fit
-from webop.models.model import find_definition, is_model, split_optional
 
 SOURCES: Final = ("body", "spec", "status", "meta", "old", "new")
 

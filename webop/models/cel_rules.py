@@ -27,8 +27,9 @@ from pydantic_core import core_schema as core
 from pydantic_core import to_json, to_jsonable_python
 
 from webop.errors import ConfigurationError
+from webop.models.definitions import split_optional
 from webop.models.fitting import NAMED_LIMIT
-from webop.models.model import split_optional
+from webop.models.keywords import EMBEDDED, LIST_KEYS, LIST_TYPE, MAP_TYPE, PRESERVE, RULES
 from webop.objects.fields import find_attribute
 
 if TYPE_CHECKING:
@@ -37,13 +38,6 @@ if TYPE_CHECKING:
     from pydantic_core import CoreSchema
 
 M = TypeVar("M", bound=type[pydantic.BaseModel])
-
-RULES = "x-kubernetes-validations"
-LIST_TYPE, LIST_KEYS = "x-kubernetes-list-type", "x-kubernetes-list-map-keys"
-MAP_TYPE = "x-kubernetes-map-type"
-EMBEDDED = "x-kubernetes-embedded-resource"
-PRESERVE = "x-kubernetes-preserve-unknown-fields"
-INT_OR_STRING = "x-kubernetes-int-or-string"
 
 
 @dataclass(frozen=True, slots=True)

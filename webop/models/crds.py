@@ -9,7 +9,7 @@ from typing import Any, Final
 import pydantic
 
 from webop.errors import ConfigurationError
-from webop.models.model import Column, Definition
+from webop.models.definitions import Column, Definition
 from webop.models.schema import Schema, build_schema, find_part, has_part, shorten_descriptions
 from webop.models.versions import find_hub, get_definition
 from webop.objects.resources import is_protected

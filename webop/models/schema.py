@@ -19,7 +19,9 @@ from pydantic_core import PydanticSerializationError, PydanticUndefined, core_sc
 
 from webop.errors import ConfigurationError
 from webop.models.cel_costs import check_costs, find_values
-from webop.models.cel_rules import (
+from webop.models.definitions import find_definition
+from webop.models.fitting import FORM
+from webop.models.keywords import (
     EMBEDDED,
     INT_OR_STRING,
     LIST_KEYS,
@@ -28,8 +30,7 @@ from webop.models.cel_rules import (
     PRESERVE,
     RULES,
 )
-from webop.models.fitting import FORM
-from webop.models.model import build_rules, escape, find_definition
+from webop.models.model import build_rules, escape
 from webop.models.patterns import FORMATS, adapt_pattern, build_url
 from webop.models.structural import find_faults
 

@@ -27,7 +27,7 @@ from webop.errors import APINotFoundError, APIStatusError, ClusterError, Configu
 from webop.handlers.model import MatchCondition, Rule, WebhookType
 from webop.handlers.registry import OperatorRegistry, get_default_registry
 from webop.models.crds import build_crds
-from webop.models.model import find_definition, list_versions
+from webop.models.definitions import find_definition, list_versions
 from webop.objects.fields import Json
 from webop.objects.resources import Resource, parse_selector
 from webop.testing.admission_client import AdmissionClient
