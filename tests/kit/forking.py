@@ -16,6 +16,7 @@ import os
 import runpy
 import signal
 import sys
+import tempfile
 from collections.abc import Mapping
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -66,6 +67,20 @@ def fork(
     process = _CONTEXT.Process(target=_become, args=target)
     process.start()
     return ForkedProcess(process)
+
+
+async def run_forked(
+    words: tuple[str, ...], folder: Path, environment: Mapping[str, str]
+) -> tuple[int, str, str]:
+    """Run ``python -m`` with these words to its end; return its exit code and both outputs."""
+    with tempfile.TemporaryDirectory() as outputs:
+        out, err = Path(outputs) / "out", Path(outputs) / "err"
+        process = fork(words, folder, environment, out, err)
+        try:
+            code = await process.wait()
+        finally:
+            process.kill()
+        return code, out.read_text(), err.read_text()
 
 
 def _become(words: tuple[str, ...], folder: str, env: dict[str, str], out: str, err: str) -> None:
