@@ -312,7 +312,7 @@ def test_the_help_lists_one_of_two_names_and_that_of_a_command_has_the_one_that_
 
 
 def test_the_page_shows_what_is_printed() -> None:
-    assert _PRINTED in (_ROOT / "docs" / "init.md").read_text()
+    assert _PRINTED in (_ROOT / "docs" / "learn" / "init.md").read_text()
 
 
 def test_the_page_about_plans_has_the_job_that_is_written(here: Path) -> None:
@@ -320,6 +320,6 @@ def test_the_page_about_plans_has_the_job_that_is_written(here: Path) -> None:
     written = (here / "shop" / ".github" / "workflows" / "ci.yml").read_text()
     _, _, commented = written.partition("  # plan:\n")
     job = "plan:\n" + re.sub(r"^  # ?", "", commented, flags=re.MULTILINE)
-    page = (_ROOT / "docs" / "plan.md").read_text()
+    page = (_ROOT / "docs" / "howto" / "plan.md").read_text()
     assert f"```yaml\n{job.rstrip()}\n```" in page
     assert "contents: read" in job

@@ -1,6 +1,6 @@
 """The status page in a browser: what it shows is what an operator on a real API server does.
 
-``STATUS_SCREENSHOTS=docs`` lets the last test write the screenshots of the docs.
+``STATUS_SCREENSHOTS=docs/images`` lets the last test write the screenshots of the docs.
 """
 
 from __future__ import annotations
