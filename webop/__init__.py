@@ -8,8 +8,10 @@ the API server stores an object. A handler puts its changes into ``patch``; webo
 in the status. ``import webop as kopf`` works for operators written for Kopf.
 
 Everything public is in :data:`__all__`, in :mod:`webop.on`, :mod:`webop.lifecycles`,
-:mod:`webop.client`, :mod:`webop.testing` and :mod:`webop.cli`. Modules that need the network are
-imported at first use, so that files with handlers import fast.
+:mod:`webop.models`, :mod:`webop.errors`, :mod:`webop.client`, :mod:`webop.testing` and
+:mod:`webop.cli`. The names of ``webop.models`` and ``webop.errors`` work as ``webop.Model``, too.
+Modules for models and for the network are imported at first use, so that files with handlers import
+fast.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from webop import client, lifecycles, models, on
+from webop import client, errors, lifecycles, models, on
 from webop.aio.clock import now
 from webop.calls.subhandlers import execute
 from webop.client.auth.logins import (
@@ -31,25 +33,12 @@ from webop.client.auth.vault import AiohttpSession, ConnectionInfo, Vault
 from webop.context.indexes import Index, Store
 from webop.context.memos import Memo
 from webop.errors import (
-    ActivityError,
     AdmissionError,
-    APIConflictError,
-    APIConnectionError,
-    APIError,
-    APIForbiddenError,
-    APINotFoundError,
-    APIStatusError,
-    APITimeoutError,
-    APIUnprocessableError,
-    ChildConflictError,
-    ConfigurationError,
     HandlerRetriesError,
     HandlerTimeoutError,
     LoginError,
-    MisfitError,
     PermanentError,
     TemporaryError,
-    WebopError,
 )
 from webop.events.loggers import (
     LocalObjectLogger,
@@ -135,27 +124,102 @@ if TYPE_CHECKING:
     from webop.client.objects import AsyncClient, SyncClient
     from webop.context.children import Applied, Children, SyncChildren
     from webop.embedding import operator, run, run_tasks, spawn_tasks
+    from webop.errors import (
+        ActivityError as ActivityError,
+    )
+    from webop.errors import (
+        APIConflictError as APIConflictError,
+    )
+    from webop.errors import (
+        APIConnectionError as APIConnectionError,
+    )
+    from webop.errors import (
+        APIError as APIError,
+    )
+    from webop.errors import (
+        APIForbiddenError as APIForbiddenError,
+    )
+    from webop.errors import (
+        APINotFoundError as APINotFoundError,
+    )
+    from webop.errors import (
+        APIStatusError as APIStatusError,
+    )
+    from webop.errors import (
+        APITimeoutError as APITimeoutError,
+    )
+    from webop.errors import (
+        APIUnprocessableError as APIUnprocessableError,
+    )
+    from webop.errors import (
+        ChildConflictError as ChildConflictError,
+    )
+    from webop.errors import (
+        ConfigurationError as ConfigurationError,
+    )
+    from webop.errors import (
+        MisfitError as MisfitError,
+    )
+    from webop.errors import (
+        WebopError as WebopError,
+    )
     from webop.handlers.admission_rules import rule
     from webop.models import (
-        CEL,
-        Atomic,
-        Column,
-        Condition,
-        Conditions,
-        Embedded,
-        Int32,
-        Int64,
-        ListKeys,
-        Metadata,
-        Model,
-        Nullable,
-        OneOf,
-        Quantity,
-        Scale,
-        Schemaless,
-        Struct,
-        Unique,
-        resource,
+        CEL as CEL,
+    )
+    from webop.models import (
+        Atomic as Atomic,
+    )
+    from webop.models import (
+        Column as Column,
+    )
+    from webop.models import (
+        Condition as Condition,
+    )
+    from webop.models import (
+        Conditions as Conditions,
+    )
+    from webop.models import (
+        Embedded as Embedded,
+    )
+    from webop.models import (
+        Int32 as Int32,
+    )
+    from webop.models import (
+        Int64 as Int64,
+    )
+    from webop.models import (
+        ListKeys as ListKeys,
+    )
+    from webop.models import (
+        Metadata as Metadata,
+    )
+    from webop.models import (
+        Model as Model,
+    )
+    from webop.models import (
+        Nullable as Nullable,
+    )
+    from webop.models import (
+        OneOf as OneOf,
+    )
+    from webop.models import (
+        Quantity as Quantity,
+    )
+    from webop.models import (
+        Scale as Scale,
+    )
+    from webop.models import (
+        Schemaless as Schemaless,
+    )
+    from webop.models import (
+        Struct as Struct,
+    )
+    from webop.models import (
+        Unique as Unique,
+    )
+    from webop.models import (
+        resource as resource,
     )
     from webop.servers.auto import WebhookAutoServer, WebhookAutoTunnel
     from webop.servers.local import (
@@ -186,8 +250,8 @@ _LAZY = {
 
 def __getattr__(name: str) -> Any:
     """Import slow modules at first use (PEP 562)."""
-    if name in models.__all__:
-        value = getattr(models, name)
+    if place := next((each for each in (models, errors) if name in each.__all__), None):
+        value = getattr(place, name)
     elif found := next((module for module, names in _LAZY.items() if name in names), None):
         value = getattr(importlib.import_module(found), name)
     else:
@@ -203,18 +267,8 @@ SyncDaemonStopperChecker = SyncDaemonStopped
 
 __all__ = [
     "ABSENT",
-    "CEL",
     "EVERYTHING",
     "PRESENT",
-    "APIConflictError",
-    "APIConnectionError",
-    "APIError",
-    "APIForbiddenError",
-    "APINotFoundError",
-    "APIStatusError",
-    "APITimeoutError",
-    "APIUnprocessableError",
-    "ActivityError",
     "AdmissionCause",
     "AdmissionError",
     "Again",
@@ -225,16 +279,10 @@ __all__ = [
     "Applied",
     "AsyncClient",
     "AsyncDaemonStopperChecker",
-    "Atomic",
     "Backoff",
     "Body",
     "BodyEssence",
-    "ChildConflictError",
     "Children",
-    "Column",
-    "Condition",
-    "Conditions",
-    "ConfigurationError",
     "ConnectionInfo",
     "DaemonStopped",
     "DaemonStoppingReason",
@@ -242,7 +290,6 @@ __all__ = [
     "DiffBaseStorage",
     "DiffItem",
     "DiffOperation",
-    "Embedded",
     "ErrorsMode",
     "FieldPath",
     "FieldSpec",
@@ -251,26 +298,18 @@ __all__ = [
     "HandlerTimeoutError",
     "Headers",
     "Index",
-    "Int32",
-    "Int64",
     "LabelSelector",
     "Labels",
-    "ListKeys",
     "LocalObjectLogger",
     "LogFormat",
     "Logger",
     "LoginError",
     "Memo",
     "Meta",
-    "Metadata",
-    "MisfitError",
-    "Model",
     "MultiDiffBaseStorage",
     "MultiProgressStorage",
-    "Nullable",
     "ObjectLogger",
     "ObjectReference",
-    "OneOf",
     "Operation",
     "OperatorRegistry",
     "OperatorSettings",
@@ -280,7 +319,6 @@ __all__ = [
     "PermanentError",
     "ProgressRecord",
     "ProgressStorage",
-    "Quantity",
     "RawBody",
     "RawEvent",
     "RawEventType",
@@ -288,20 +326,16 @@ __all__ = [
     "Resource",
     "Rule",
     "SSLPeer",
-    "Scale",
-    "Schemaless",
     "SmartProgressStorage",
     "Spec",
     "Status",
     "StatusDiffBaseStorage",
     "StatusProgressStorage",
     "Store",
-    "Struct",
     "SyncChildren",
     "SyncClient",
     "SyncDaemonStopperChecker",
     "TemporaryError",
-    "Unique",
     "UserInfo",
     "Vault",
     "WebhookAutoServer",
@@ -317,7 +351,6 @@ __all__ = [
     "WebhookServerProtocol",
     "WebhookServiceServer",
     "WebhookTunnel",
-    "WebopError",
     "__version__",
     "adjust_namespace",
     "adopt",
@@ -354,7 +387,6 @@ __all__ = [
     "reconcile",
     "register",
     "remove_owner_reference",
-    "resource",
     "rule",
     "run",
     "run_tasks",

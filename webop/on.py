@@ -213,7 +213,7 @@ def convert(
     See docs/howto/versions.md.
 
     Args:
-        source: a class with ``@webop.resource``.
+        source: a class with ``@webop.models.resource``.
         to: that of another version of the same kind.
         registry: by default, ``webop.get_default_registry()``.
 

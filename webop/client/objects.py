@@ -124,10 +124,10 @@ class AsyncClient:
         - Each attempt ends after 60 s at the latest, waiting not included.
         - In reviews of dry runs, the API server stores nothing: all requests are dry runs.
 
-    All methods raise ``webop.APIError`` (``APINotFoundError``, ``APIConflictError``, …) if the
-    API server refuses the request or cannot be reached, ``webop.LoginError`` if there are no
-    credentials, ``webop.ConfigurationError`` if several kinds have the name, and TypeError or
-    ValueError for invalid arguments.
+    All methods raise ``webop.errors.APIError`` (``APINotFoundError``, ``APIConflictError``, …) if
+    the API server refuses the request or cannot be reached, ``webop.LoginError`` if there are no
+    credentials, ``webop.errors.ConfigurationError`` if several kinds have the name, and TypeError
+    or ValueError for invalid arguments.
 
     Caveats:
         The first attempt can have succeeded although its response was lost. So a retried creation

@@ -124,7 +124,7 @@ def _check_part(
     is_whole = is_model(kind) and (kind is model or find_definition(kind) is not None)
     if not is_whole or name not in ("spec", "status", "meta"):
         return
-    right = "webop.Metadata" if name == "meta" else ""
+    right = "webop.models.Metadata" if name == "meta" else ""
     for part, source in _list_parts(kind).items():
         if source == name:
             right = getattr(part, "__name__", "")

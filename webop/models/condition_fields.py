@@ -2,8 +2,8 @@
 
 ::
 
-    class DatabaseStatus(webop.Struct):
-        conditions: webop.Conditions = pydantic.Field(default_factory=webop.Conditions)
+    class DatabaseStatus(Struct):
+        conditions: Conditions = pydantic.Field(default_factory=Conditions)
 
     @webop.on.create(Database)
     async def create(status: DatabaseStatus, body: Database, **_) -> DatabaseStatus:

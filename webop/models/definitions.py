@@ -1,4 +1,4 @@
-"""What :func:`webop.models.resource` says of classes, and the kinds that they stand for.
+"""Definitions of kinds, by :func:`webop.models.resource`, and the classes that stand for them.
 
 Decorators, the client and settings ask here whether a value is a class. There is none before
 somebody has imported pydantic; this module does not.
@@ -212,7 +212,8 @@ def build_selector(model: type[BaseModel]) -> Selector:
     if not (api_version and kind):
         raise ConfigurationError(
             f"{model.__qualname__} does not say of which kind it is: decorate it with "
-            "@webop.resource(GROUP, VERSION), or give its fields apiVersion and kind a default."
+            "@webop.models.resource(GROUP, VERSION), or give its fields apiVersion and kind a "
+            "default."
         )
     return select_objects(api_version, kind)
 

@@ -42,7 +42,7 @@ class Struct(pydantic.BaseModel):
 
     ::
 
-        class DatabaseSpec(webop.Struct):
+        class DatabaseSpec(webop.models.Struct):
             storage_class: str = "standard"
             '''The class of the volumes; "storageClass" in manifests.'''
     """
@@ -62,7 +62,7 @@ class OneOf(Struct):
 
     ::
 
-        class Source(webop.OneOf):
+        class Source(webop.models.OneOf):
             git: GitSource | None = None
             image: ImageSource | None = None
     """
@@ -83,7 +83,7 @@ class OneOf(Struct):
             if info.is_required() or info.default is not None:
                 raise ConfigurationError(
                     f"{cls.__qualname__}.{name} must be optional, with None as its default: of the "
-                    "fields of a webop.OneOf, exactly one is set."
+                    "fields of a webop.models.OneOf, exactly one is set."
                 )
 
 
@@ -134,8 +134,8 @@ class Model(Struct):
 
     ::
 
-        @webop.resource("example.com", "v1")
-        class Database(webop.Model):
+        @webop.models.resource("example.com", "v1")
+        class Database(webop.models.Model):
             spec: DatabaseSpec
             status: DatabaseStatus | None = None
     """
@@ -172,8 +172,8 @@ def resource(  # noqa: PLR0913 - as many as a definition has
 
     ::
 
-        @webop.resource("example.com", "v1", columns={"Size": ".spec.size"})
-        class Database(webop.Model):
+        @webop.models.resource("example.com", "v1", columns={"Size": ".spec.size"})
+        class Database(webop.models.Model):
             spec: DatabaseSpec
 
     See docs/howto/models.md and docs/howto/crds.md.
@@ -239,7 +239,8 @@ def resource(  # noqa: PLR0913 - as many as a definition has
 def _check(definition: Definition, model: object) -> None:
     if not is_class(model):
         raise ConfigurationError(
-            f"@webop.resource() is for pydantic classes, such as a webop.Model, got {model!r}."
+            "@webop.models.resource() is for pydantic classes, such as a webop.models.Model, got "
+            f"{model!r}."
         )
     problems = [
         (_is_group(definition.group), "group", definition.group, "a name such as 'example.com'"),

@@ -49,7 +49,7 @@ C = TypeVar("C", bound=Converter)
 
 
 def get_definition(model: Model) -> Definition:
-    """Return what ``webop.resource`` says of a model.
+    """Return what ``webop.models.resource`` says of a model.
 
     Raises:
         ConfigurationError: it is of no kind.
@@ -57,7 +57,8 @@ def get_definition(model: Model) -> Definition:
     definition = find_definition(model)
     if definition is None:
         raise ConfigurationError(
-            f"{model.__qualname__} is of no kind: decorate it with @webop.resource(GROUP, VERSION)."
+            f"{model.__qualname__} is of no kind: decorate it with "
+            "@webop.models.resource(GROUP, VERSION)."
         )
     return definition
 
@@ -151,7 +152,7 @@ def find_hub(definitions: Sequence[Definition]) -> str:
             f"Objects of {definitions[0].name} must be stored in exactly one version, but "
             f"{' and '.join(stored) or 'none'} of "
             f"{', '.join(each.version for each in definitions)} would be. Use stored=False in "
-            "@webop.resource() of the others."
+            "@webop.models.resource() of the others."
         )
     return stored[0]
 
@@ -165,14 +166,14 @@ def check_pair(source: object, target: object) -> None:
     for model in (source, target):
         if not is_class(model):
             raise ConfigurationError(
-                "@webop.on.convert() needs two classes with @webop.resource(), such as "
+                "@webop.on.convert() needs two classes with @webop.models.resource(), such as "
                 f"@webop.on.convert(WidgetV1, to=WidgetV2), got {model!r:.99}."
             )
     before, after = get_definition(source), get_definition(target)  # type: ignore[arg-type]
     if (before.name, before.kind) != (after.name, after.kind):
         raise ConfigurationError(
             f"@webop.on.convert() is for two versions of one kind, but {before} is a {before.kind} "
-            f"and {after} is a {after.kind}. Name the kind with kind= in @webop.resource()."
+            f"and {after} is a {after.kind}. Name the kind with kind= in @webop.models.resource()."
         )
     if before.version == after.version:
         raise ConfigurationError(

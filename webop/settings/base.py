@@ -88,7 +88,9 @@ class Section:
         return f"{type(self).__name__}({', '.join(shown)})"
 
     def copy(self, **values: Any) -> Self:
-        """Return a copy with other values."""
+        """Return a copy with other values; the parts of it are shared."""
+        for name in list_fields(type(self)):
+            getattr(self, name)  # makes what is made at first use
         found = copy.copy(self)
         for name, value in values.items():
             setattr(found, name, value)

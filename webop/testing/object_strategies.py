@@ -1,6 +1,7 @@
 """Objects of models for property tests: strategies of hypothesis from structural schemas.
 
-Rules in CEL are not followed, except those of ``webop.OneOf``; the models refuse what does not fit.
+Rules in CEL are not followed, except those of ``webop.models.OneOf``; the models refuse what does
+not fit.
 """
 
 from __future__ import annotations

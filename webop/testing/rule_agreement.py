@@ -120,8 +120,8 @@ def check_agreement(  # noqa: PLR0913 - what to compare, and how often
         cluster.apply(*build_crds(list_versions(rule.model)))
     elif objects is None:
         raise ConfigurationError(
-            f"{rule} names no class with @webop.resource(), from which objects could be made: pass "
-            "objects=."
+            f"{rule} names no class with @webop.models.resource(), from which objects could be "
+            "made: pass objects=."
         )
     number = random.SystemRandom().randrange(2**32) if seed is None else seed
     attempts = made.build_attempts(objects, rule.operations & _METHODS.keys())
