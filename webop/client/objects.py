@@ -30,6 +30,7 @@ from typing import (
     overload,
 )
 
+from webop.aio.concurrency import find_running_loop
 from webop.client.auth.exec_plugins import current_login
 from webop.client.current_client import current_client
 from webop.client.http.requests import (
@@ -692,7 +693,7 @@ class SyncClient:
             RuntimeError: the caller runs in that event loop, which would wait for itself; or the
                 loop is closed.
         """
-        if asyncio._get_running_loop() is self._loop:  # noqa: SLF001 - the public one raises
+        if find_running_loop() is self._loop:
             coroutine.close()
             raise RuntimeError(
                 "The sync client would block the event loop forever. In async functions, await the "

@@ -115,7 +115,6 @@ class FakeClient(AsyncClient):
             self._read_clock,
             random.Random(0),  # noqa: S311 - for the uids, which are the same in each run
             kinds=list_kinds(),
-            applies=True,
             collects=garbage_collection,
             converter=convert,
         )
