@@ -73,6 +73,8 @@ def fn(spec: webop.Spec, **_): ...
     assert not HEAVY & list_imported(code)
 
 
+@pytest.mark.feature("TST-06")
 def test_tools_for_tests_are_imported_at_first_use() -> None:
     modules = list_imported("import webop.testing")
+    assert "click" not in modules
     assert not [name for name in modules if name.startswith(("webop.testing.", "time_machine"))]
