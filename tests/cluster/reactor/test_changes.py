@@ -172,7 +172,7 @@ async def test_event_handlers_see_everything_and_leave_nothing_behind(
     assert "annotations" not in body["metadata"]
 
 
-@pytest.mark.feature("MEM-01", "MEM-03", "MEM-04", "MEM-05", "MEM-06", "MEM-07", "MEM-11")
+@pytest.mark.feature("MEM-01", "MEM-03", "MEM-04", "MEM-05", "MEM-06", "MEM-07", "MEM-08", "MEM-11")
 async def test_the_handlers_of_an_object_share_a_memo_until_it_is_deleted(
     run_operator: RunOperator, objects: Objects
 ) -> None:
@@ -191,24 +191,27 @@ async def test_the_handlers_of_an_object_share_a_memo_until_it_is_deleted(
     async def changed(name: str, memo: webop.Memo, **_: Any) -> None:
         memo.changes = memo.get("changes", 0) + 1
         if not name.startswith("fence"):
+            memo.shared.append(len(seen))
             seen.append(dict(memo))
 
-    async with run_operator(memo=webop.Memo(given="outside")):
+    operator_memo = webop.Memo(given="outside", shared=[])
+    async with run_operator(memo=operator_memo):
         await objects.make("one", {"a": 1})
+        operator_memo.later = "for new objects"
         await objects.patch("one", {"spec": {"a": 2}})
         await eventually(lambda: len(seen) == 2)
         await objects.delete("one")
         await objects.pass_fence()
         await objects.create("one", {"a": 1})
         await eventually(lambda: len(seen) == 3)
-    inherited = {"given": "outside", "started": True}
+    inherited = {"given": "outside", "started": True, "shared": [0, 1, 2]}
     assert seen[0] == {**inherited, "events": 1, "changes": 1}
-    assert seen[1]["changes"] == 2
+    assert seen[1] == {**inherited, "events": seen[1]["events"], "changes": 2}
     assert seen[1]["events"] >= 2
-    assert seen[2] == {**inherited, "events": 1, "changes": 1}
+    assert seen[2] == {**inherited, "events": 1, "changes": 1, "later": "for new objects"}
 
 
-@pytest.mark.feature("RST-01", "RST-02", "RST-03", "RST-06")
+@pytest.mark.feature("RST-01", "RST-02", "RST-03", "RST-04", "RST-06")
 async def test_results_are_in_the_status_for_handlers_that_come_later(
     run_operator: RunOperator, objects: Objects
 ) -> None:

@@ -127,7 +127,7 @@ async def test_a_daemon_can_see_to_it_that_it_is_never_started_again(
     assert len(calls.of("one")) == 1
 
 
-@pytest.mark.feature("DMN-20", "DMN-22", "DMN-23", "ERR-09", "D-46", "KWA-10")
+@pytest.mark.feature("DMN-20", "DMN-22", "DMN-23", "ERR-09", "D-46", "KWA-02", "KWA-03", "KWA-10")
 async def test_the_errors_of_a_daemon_are_treated_as_its_options_say(
     run_operator: RunOperator, objects: Objects, timeline: Timeline, calls: Calls
 ) -> None:

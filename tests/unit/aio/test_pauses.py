@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 import webop
+from tests.kit.rows import rows
 from webop.aio.backoff import format_pause
 
 
-@pytest.mark.parametrize(
+@rows(
     ("seconds", "text"),
     [
         (1.96414, "1.96"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -126,39 +125,6 @@ async def test_a_child_that_others_change_during_an_apply_of_other_fields_need_n
     assert scene.find().has(digest, {"metadata": {"name": "child"}, "data": {"a": "1"}})
 
 
-async def test_a_child_that_is_applied_twice_at_once_is_applied_by_one_call_at_a_time(
-    scene: Scene,
-) -> None:
-    """Else a deletion before the second response would be forgotten with the first one."""
-    steps: list[str] = []
-
-    async def apply() -> None:
-        async with scene.store.applying(scene.place):
-            steps.append("begin")
-            await asyncio.sleep(0)
-            steps.append("end")
-
-    await asyncio.gather(apply(), apply())
-    assert steps == ["begin", "end"] * 2
-
-
-@pytest.mark.parametrize("shown", [[], ["ADDED"], ["ADDED", "MODIFIED"]])
-@pytest.mark.parametrize("is_listed", [False, True])
-async def test_a_child_that_is_deleted_before_the_response_to_its_apply_does_not_stay_lost(
-    scene: Scene, shown: list[str], is_listed: bool
-) -> None:
-    async with scene.store.applying(scene.place):
-        for version, event_type in enumerate(shown, start=5):
-            scene.note(event_type, build(version))
-        if is_listed:
-            scene.store.note_list("configmaps", "ns", set(), 8)
-        else:
-            scene.note("DELETED", build(8))
-        scene.store.note_applied(scene.place, build(5), NAMES, is_read=False)
-    assert scene.store.find(scene.place) is None
-    assert "build configmaps" in scene.parent.calls
-
-
 async def test_a_deletion_before_an_apply_that_creates_the_child_again_does_not_hide_it(
     scene: Scene,
 ) -> None:
@@ -195,12 +161,6 @@ def test_only_what_matters_calls_the_parent(scene: Scene) -> None:
     assert scene.store.list_of("p1") == []
 
 
-def test_a_child_without_its_labels_is_lost(scene: Scene) -> None:
-    scene.note(None, build(5))
-    assert scene.note("MODIFIED", build(6, labels={})) == 1
-    assert scene.store.find(scene.place) is None
-
-
 @pytest.mark.parametrize("what", ["a copy", "applied by others", "elsewhere"])
 def test_what_only_looks_like_a_child_is_none(scene: Scene, what: str) -> None:
     raw = build(5)
@@ -214,12 +174,6 @@ def test_what_only_looks_like_a_child_is_none(scene: Scene, what: str) -> None:
         raw["metadata"]["annotations"] = {NAMES.digest: f"{build_seal(place, 'p1')}.d"}
     assert scene.note(None, raw) == 0
     assert scene.note("MODIFIED", build(6)) == 1
-
-
-def test_a_forgotten_parent_is_not_called(scene: Scene) -> None:
-    scene.note(None, build(5))
-    scene.store.forget("p1")
-    assert scene.note("DELETED", build(6)) == 0
 
 
 @pytest.mark.parametrize(
@@ -276,13 +230,3 @@ def test_who_undoes_what_the_operator_did_is_counted_until_it_does_something_els
     assert find(10, uid="c3") == 2
     store.forget_left()
     assert store.count_undone(place) == 0
-
-
-@pytest.mark.parametrize(("name", "is_child"), [("webop", True), ("other", False), (None, True)])
-def test_a_child_of_another_operator_is_no_child(
-    scene: Scene, name: str | None, is_child: bool
-) -> None:
-    raw = build(5)
-    raw["metadata"]["labels"][NAMES.operator] = name
-    assert scene.note(None, raw) == is_child
-    assert scene.store.count("configmaps", None, ["build"]) == (name == "webop")

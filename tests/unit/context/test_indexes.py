@@ -41,16 +41,6 @@ def test_an_index_and_its_stores_are_read_only_collections() -> None:
         assert not hasattr(index["x"], name)
 
 
-@pytest.mark.feature("IDX-05")
-def test_an_index_without_objects_is_empty_and_usable() -> None:
-    index = build_index()
-    assert (len(index), list(index), list(index.items()), index.get("x", [])) == (0, [], [], [])
-    assert not index
-    assert index == {}
-    with pytest.raises(KeyError, match="x"):
-        index["x"]
-
-
 @pytest.mark.feature("IDX-04")
 def test_keys_and_values_can_be_looked_up() -> None:
     index = build_index(a={"x": [1]}, b={"x": "two"})
@@ -233,15 +223,6 @@ def fn_two(**_: Any) -> None:
     """Stand for another function."""
 
 
-@pytest.mark.feature("IDX-01", "IDX-03", "IDX-05")
-def test_indexes_are_there_by_name_from_the_start() -> None:
-    indexes = Indexes([build_handler(fn_one, "one"), build_handler(fn_two, "two")])
-    assert {**indexes} == {"one": {}, "two": {}}
-    assert (list(indexes), len(indexes)) == (["one", "two"], 2)
-    assert isinstance(indexes["one"], Index)
-    assert not Indexes()
-
-
 @pytest.mark.feature("IDX-01")
 def test_handlers_with_one_id_share_an_index_without_overwriting_each_other() -> None:
     first, again, other = (build_handler(fn, "shared") for fn in (fn_one, fn_one, fn_two))
@@ -255,19 +236,3 @@ def test_handlers_with_one_id_share_an_index_without_overwriting_each_other() ->
     assert show(indexes["shared"]) == {None: ["y", "z"]}
     indexes.feed_of(first).discard("u1")
     assert show(indexes["shared"]) == {None: ["y"]}
-
-
-@pytest.mark.feature("IDX-15")
-def test_objects_are_discarded_from_all_indexes() -> None:
-    handlers = [build_handler(fn_one, "one"), build_handler(fn_two, "one")]
-    handlers.append(build_handler(fn_one, "two"))
-    indexes = Indexes(handlers)
-    for handler in handlers:
-        for uid in ("u1", "u2", "u3", "u4"):
-            indexes.feed_of(handler).replace(uid, {uid: 1, "all": uid})
-    indexes.discard("u1")
-    assert show(indexes["two"]) == {"u2": [1], "u3": [1], "u4": [1], "all": ["u2", "u3", "u4"]}
-    for uid in ("u2", "u3", "never seen"):
-        indexes.discard(uid)
-    assert show(indexes["one"]) == {"u4": [1, 1], "all": ["u4", "u4"]}
-    assert show(indexes["two"]) == {"u4": [1], "all": ["u4"]}

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.kit.rows import rows
 from webop.events.event_queue import CountedEvent, EventQueue, Loss, Losses, Message
 from webop.settings.groups import PostingSettings
 
@@ -82,9 +83,7 @@ def test_repetitions_of_a_posted_message_update_its_event() -> None:
 
 
 @pytest.mark.feature("D-60")
-@pytest.mark.parametrize(
-    "options", [{"uid": "u2"}, {"type": "Warning"}, {"reason": "Other"}], ids=str
-)
+@rows("options", [{"uid": "u2"}, {"type": "Warning"}, {"reason": "Other"}])
 def test_only_messages_alike_in_all_are_identical(options: dict[str, str]) -> None:
     machine = Machine()
     machine.tell("a")
@@ -93,7 +92,7 @@ def test_only_messages_alike_in_all_are_identical(options: dict[str, str]) -> No
 
 
 @pytest.mark.feature("D-60")
-@pytest.mark.parametrize(("pause", "expected"), [(600, ("a", 2, True)), (601, ("a", 1, False))])
+@rows(("pause", "expected"), [(600, ("a", 2, True)), (601, ("a", 1, False))])
 def test_after_the_interval_a_message_is_a_new_event(
     pause: float, expected: tuple[str, int, bool]
 ) -> None:

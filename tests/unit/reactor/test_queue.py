@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+import uvloop
 
+import webop
 from tests.kit.virtual_time import in_virtual_time
 from webop.errors import APIError
+from webop.reactor.bodies import Bodies
 from webop.reactor.entry import Entry, Owner, State
 from webop.reactor.outages import Outages
 from webop.reactor.queue import REST, Held, Later, Result, WorkQueue
+from webop.reactor.workers import Pace, Workers
 
 
 class Queue(WorkQueue):
@@ -228,3 +233,24 @@ async def test_a_kind_opens_when_the_namespaces_that_closed_it_are_closed_themse
     fail(outages, 2, "a")
     assert outages.find_hold(make("one", "a")) is not None
     assert outages.find_hold(other) is None
+
+
+def test_objects_that_are_due_at_once_do_not_stop_the_workers_in_the_loop_of_webop_run() -> None:
+    turns: list[str] = []
+
+    async def take_turn(obj: Entry) -> Result:
+        turns.append(obj.name)
+        return Later(1e-5) if turns.count(obj.name) < 20 else REST
+
+    async def work() -> None:
+        operator: Any = SimpleNamespace(settings=webop.OperatorSettings())
+        workers = Workers("widgets", operator, Bodies(), Pace())
+        for name in "abc":
+            owner: Any = SimpleNamespace(take_turn=take_turn)
+            workers.add(Entry(owner, name, name, "ns"))
+        async with asyncio.timeout(5):
+            while len(turns) < 60:
+                await asyncio.sleep(0.01)
+
+    uvloop.run(work())
+    assert len(turns) == 60

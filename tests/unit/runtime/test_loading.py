@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import webop
+from tests.kit.rows import rows
 from webop.errors import ConfigurationError
 from webop.runtime.loading import guess_name, load_file, load_module, load_sources
 
@@ -189,7 +190,7 @@ def test_a_project_that_is_called_webop_is_not_mistaken_for_the_package(tmp_path
 
 
 @pytest.mark.feature("LOD-02")
-@pytest.mark.parametrize("name", ["nonexistent_module", "nonexistent_package.handlers", "json.no"])
+@rows("name", ["nonexistent_module", "nonexistent_package.handlers", "json.no"])
 def test_a_missing_module_is_told_by_its_name(name: str) -> None:
     with pytest.raises(ConfigurationError, match=f"'{name}' cannot be imported") as e:
         load_module(name)
