@@ -129,33 +129,6 @@ async def test_a_change_in_the_middle_of_a_creation_is_an_update_afterwards(
     assert chain.list_values("c")[-1] == 2
 
 
-@pytest.mark.feature("D-67")
-async def test_a_handler_that_did_not_match_for_a_while_is_called_for_what_it_missed_then(
-    run_operator: RunOperator, objects: Objects, calls: Calls
-) -> None:
-    is_ready = False
-    labels = {"x": "y"}
-    webop.on.field("widgets", id="chosen", field="spec.a", labels=labels)(calls.noting("chosen"))
-
-    @webop.on.update("widgets", id="poller", when=is_no_fence)
-    async def poller(**kwargs: Any) -> None:
-        calls.note("poller", kwargs)
-        if not is_ready:
-            raise webop.TemporaryError("not yet", delay=0.1)
-
-    async with run_operator():
-        await objects.make("one", {"a": 0}, labels=labels)
-        await objects.patch("one", {"spec": {"a": 1}})
-        await calls.wait("one", "chosen", count=2)
-        await objects.patch("one", {"spec": {"a": 2}, "metadata": {"labels": {"x": None}}})
-        await objects.pass_fence()
-        await objects.patch("one", {"metadata": {"labels": labels}})
-        await objects.pass_fence()
-        is_ready = True
-        await objects.wait_handled("one")
-    assert [call["new"] for call in calls.of("one", "chosen")] == [0, 1, 2]
-
-
 @pytest.mark.feature("FLT-26", "ERR-18", "HND-15")
 async def test_a_creation_handler_that_begins_to_match_while_another_waits_is_called(
     chain: Chain, run_operator: RunOperator, objects: Objects
@@ -170,25 +143,6 @@ async def test_a_creation_handler_that_begins_to_match_while_another_waits_is_ca
         await eventually(lambda: late.of("one"), "the handler of the label is called")
         await objects.pass_fence()
     assert [call["reason"] for call in late.of("one")] == ["create"]
-
-
-@pytest.mark.feature("D-67")
-async def test_a_change_in_the_middle_of_a_creation_is_an_update_though_a_field_handler_ended_it(
-    run_operator: RunOperator, objects: Objects, calls: Calls
-) -> None:
-    released, labels = asyncio.Event(), {"x": "y"}
-    webop.on.field("widgets", id="a", field="spec.a", when=is_no_fence)(calls.noting("a", released))
-    webop.on.create("widgets", id="labelled", labels=labels)(calls.noting("labelled"))
-    webop.on.update("widgets", id="update", when=is_no_fence)(calls.noting("update"))
-    async with run_operator():
-        await objects.create("one", {"a": 0}, labels=labels)
-        await calls.wait("one", "a")
-        await objects.patch("one", {"spec": {"b": 1}, "metadata": {"labels": {"x": None}}})
-        await objects.pass_fence()
-        released.set()
-        await objects.wait_handled("one")
-        await objects.pass_fence()
-    assert calls.handlers("one") == ["a", "a", "update"]  # `old` has empty sections
 
 
 @pytest.mark.feature("ERR-20", "ERR-18")

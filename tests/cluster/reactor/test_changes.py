@@ -15,7 +15,6 @@ from tests.kit.operators import (
     Calls,
     Objects,
     RunOperator,
-    build_settings,
     do_nothing,
     get_annotations,
     get_progress,
@@ -36,45 +35,6 @@ async def test_a_created_object_is_handled_once(
     essence = '{"spec":{"a":1},"metadata":{"labels":{"l":"v"}}}\n'
     assert get_annotations(body)[DIFFBASE] == essence
     assert not get_progress(body)
-
-
-async def test_what_webop_writes_for_itself_gives_an_object_no_other_turn(
-    run_operator: RunOperator, objects: Objects
-) -> None:
-    looks: list[str | None] = []
-
-    class Storage(webop.AnnotationsDiffBaseStorage):
-        """It is asked once in each turn."""
-
-        def fetch(self, *, body: webop.Body) -> Any:
-            looks.append(body.metadata.name)
-            return super().fetch(body=body)
-
-    webop.on.create("widgets", id="fn")(do_nothing)
-    settings = build_settings()
-    settings.persistence.diffbase_storage = Storage()
-    async with run_operator(settings):
-        await objects.make("one")
-        await objects.pass_fence()
-        assert looks.count("one") == 1
-        await objects.patch("one", {"status": {"x": 1}})
-        await eventually(lambda: looks.count("one") == 2)
-
-
-async def test_a_timer_whose_filter_is_about_a_result_begins_when_that_is_written(
-    run_operator: RunOperator, objects: Objects, calls: Calls
-) -> None:
-    @webop.on.create("widgets", id="fn")
-    async def fn(**_: Any) -> str:
-        return "done"
-
-    def is_done(status: webop.Status, **_: Any) -> bool:
-        return "fn" in status
-
-    webop.timer("widgets", id="timer", interval=9, when=is_done)(calls.noting("timer"))
-    async with run_operator():
-        await objects.make("one")
-        await calls.wait("one", "timer")
 
 
 @pytest.mark.feature("HND-29", "HND-30", "D-02", "D-45", "CFG-72")

@@ -187,33 +187,6 @@ async def test_retries_survive_a_restart_and_finished_handlers_are_not_repeated(
     assert not get_progress(body)
 
 
-@pytest.mark.feature("CON-04", "HND-32")
-async def test_a_change_that_is_undone_while_no_operator_runs_is_handled_by_those_who_have_seen_it(
-    run_operator: RunOperator, objects: Objects, calls: Calls
-) -> None:
-    webop.on.create("widgets", id="created")(do_nothing)
-    webop.on.update("widgets", id="first")(calls.noting("first"))
-
-    @webop.on.update("widgets", id="second")
-    async def second(spec: webop.Spec, **kwargs: Any) -> None:
-        calls.note("second", {**kwargs, "spec": spec})
-        if spec["a"] == 1:
-            raise webop.TemporaryError("not yet", delay=0.5)
-
-    async with run_operator():
-        await objects.make("one", {"a": 0})
-        await objects.patch("one", {"spec": {"a": 1}})
-        await objects.wait("one", lambda body: "second" in get_progress(body))
-    await objects.patch("one", {"spec": {"a": 0}})
-    async with run_operator():
-        await objects.wait_handled("one")
-        await objects.change("one", {"spec": {"a": 2}})
-        await objects.pass_fence()
-    specs = {h: [c["spec"]["a"] for c in calls.of("one", h)] for h in ("first", "second")}
-    assert specs["first"] == [1, 0, 2]
-    assert specs["second"][-2:] == [0, 2]
-
-
 @pytest.mark.feature("CFG-21")
 async def test_no_handler_begins_while_the_operator_stops(
     run_operator: RunOperator, objects: Objects, calls: Calls

@@ -22,14 +22,8 @@ from tests.kit.timeline import Timeline
             {"metadata": {"labels": {"x": "1"}}},
             {"metadata": {"labels": {"x": None}}},
         ),
-        (
-            {"annotations": {"x": webop.PRESENT}},
-            {"metadata": {"annotations": {"x": "1"}}},
-            {"metadata": {"annotations": {"x": None}}},
-        ),
         ({"when": lambda spec, **_: spec.get("a", 0) > 0}, {"spec": {"a": 1}}, {"spec": {"a": -1}}),
         ({"field": "spec.a", "value": 1}, {"spec": {"a": 1}}, {"spec": {"a": 0}}),
-        ({"field": "spec.b"}, {"spec": {"b": 1}}, {"spec": {"b": None}}),
     ],
 )
 async def test_a_daemon_runs_while_the_object_matches(

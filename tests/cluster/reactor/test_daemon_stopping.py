@@ -113,12 +113,11 @@ async def test_a_daemon_is_told_then_cancelled_then_abandoned(
 
 
 @pytest.mark.feature("DMN-09", "DMN-13", "DMN-15", "DMN-17", "CFG-29", "D-39", "D-57", "D-43")
-@pytest.mark.parametrize("is_sync", [False, True])
 @pytest.mark.parametrize(
-    ("options", "settings"),
+    ("options", "settings", "is_sync"),
     [
-        ({"cancellation_polling": 0.2}, {}),
-        ({"cancellation_backoff": 0.1}, {"cancellation_polling": 0.2}),
+        ({"cancellation_polling": 0.2}, {}, True),
+        ({"cancellation_backoff": 0.1}, {"cancellation_polling": 0.2}, False),
     ],
 )
 async def test_without_a_timeout_the_object_stays_until_the_daemon_ends(

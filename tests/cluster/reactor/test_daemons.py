@@ -162,29 +162,31 @@ async def test_the_errors_of_a_daemon_are_treated_as_its_options_say(
     assert sum(gaps[5:]) < 3
 
 
+LIMITS: list[tuple[dict[str, Any], int]] = [
+    ({"errors": webop.ErrorsMode.IGNORED}, 1),
+    ({"errors": webop.ErrorsMode.PERMANENT}, 1),
+    ({"retries": 3, "backoff": 0.05}, 3),
+    ({"timeout": 1.5, "backoff": 1.0}, 2),
+]
+
+
 @pytest.mark.feature("DMN-22", "ERR-04", "ERR-05", "ERR-09", "ERR-11", "DMN-34")
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({"errors": webop.ErrorsMode.IGNORED}, 1),
-        ({"errors": webop.ErrorsMode.PERMANENT}, 1),
-        ({"retries": 3, "backoff": 0.05}, 3),
-        ({"timeout": 1.5, "backoff": 1.0}, 2),
-    ],
-)
-async def test_limits_of_a_daemon_that_fails(
-    run_operator: RunOperator, objects: Objects, calls: Calls, options: Any, expected: int
+async def test_limits_of_daemons_that_fail(
+    run_operator: RunOperator, objects: Objects, calls: Calls
 ) -> None:
-    @webop.daemon("widgets", id="fn", **options)
-    async def fn(**kwargs: Any) -> None:
-        calls.note("fn", kwargs)
-        raise ValueError("a mistake")
+    for number, (options, _) in enumerate(LIMITS):
+
+        @webop.daemon("widgets", id=f"fn{number}", param=f"fn{number}", **options)
+        async def fn(param: str, **kwargs: Any) -> None:
+            calls.note(param, kwargs)
+            raise ValueError("a mistake")
 
     async with run_operator():
         await objects.create("one")
-        await calls.wait("one", count=expected)
+        await calls.wait("one", "fn3", count=2)
         await objects.wait("one", lambda body: not has_finalizer(body))
-    assert len(calls.of("one")) == expected
+    called = [len(calls.of("one", f"fn{number}")) for number in range(len(LIMITS))]
+    assert called == [expected for _, expected in LIMITS]
 
 
 @pytest.mark.feature("DMN-25", "KWA-20")

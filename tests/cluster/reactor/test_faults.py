@@ -14,7 +14,6 @@ from tests.kit.operators import (
     RunOperator,
     build_settings,
     get_connection,
-    is_no_fence,
 )
 from tests.kit.waiting import eventually
 from webop.client.auth.vault import ConnectionInfo
@@ -54,31 +53,6 @@ async def test_a_dead_line_is_noticed_by_its_silence(
     assert [call["spec"]["a"] for call in noting.of("one", "updated")] == [1]
 
 
-@pytest.mark.feature("CFG-34", "CFG-52", "CFG-54", "CON-04")
-async def test_a_handler_is_not_repeated_because_its_outcome_could_not_be_written_at_once(
-    run_operator: RunOperator, objects: Objects, calls: Calls, proxy: Forwarder
-) -> None:
-    @webop.on.create("widgets", id="fn", when=is_no_fence)
-    async def fn(**kwargs: Any) -> str:
-        calls.note("fn", kwargs)
-        proxy.is_refusing = True
-        proxy.cut()
-        return "done"
-
-    quick = {**QUICK, "networking": {"error_backoffs": [0.05], "request_timeout": 2}}
-    async with run_operator(build_settings(**quick), beside=True):
-        await objects.create("one")
-        await calls.wait("one")
-        refused = proxy.accepted
-        # The retries of the request itself are over then.
-        await eventually(lambda: proxy.accepted > refused + 5)
-        proxy.is_refusing = False
-        body = await objects.wait_handled("one")
-        await objects.pass_fence()
-    assert len(calls.of("one")) == 1
-    assert body["status"] == {"fn": "done"}
-
-
 async def test_an_operator_that_starts_before_the_api_server_begins_when_it_is_there(
     noting: Calls,
     run_operator: RunOperator,
@@ -94,28 +68,3 @@ async def test_an_operator_that_starts_before_the_api_server_begins_when_it_is_t
         proxy.is_refusing = False
         await objects.make("one")
     assert noting.handlers("one") == ["created"]
-
-
-@pytest.mark.feature("CFG-39", "PAT-07", "PAT-09")
-async def test_the_newer_state_is_read_if_the_watch_does_not_bring_it(
-    run_operator: RunOperator, objects: Objects, proxy: Forwarder, calls: Calls
-) -> None:
-    def append(body: webop.RawBody) -> None:
-        body["spec"]["by"] = [*body["spec"].get("by", []), body["spec"]["a"]]
-
-    @webop.on.event("widgets", id="fn")
-    async def fn(patch: webop.Patch, **kwargs: Any) -> None:
-        calls.note("fn", kwargs)
-        if len(calls.of("one")) == 1:
-            proxy.freeze()  # the watch does not tell of what happens now, until it is renewed
-            await objects.patch("one", {"spec": {"a": 1}})
-            patch.fns.append(append)
-
-    quick = {**QUICK, "networking": {"error_backoffs": [0.05] * 100, "request_timeout": 0.3}}
-    quick["watching"] = {"inactivity_timeout": 2.0, "reconnect_backoff": 0.05}
-    async with run_operator(build_settings(**quick), beside=True):
-        await objects.create("one", {"a": 0})
-        await calls.wait("one", count=2)
-        await objects.pass_fence()
-        body = await objects.get("one")
-    assert body["spec"] == {"a": 1, "by": [1]}

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 import webop
-from tests.kit.operators import Calls, Objects, RunOperator, get_progress, is_no_fence
-from tests.kit.waiting import eventually
+from tests.kit.operators import Calls, Objects, RunOperator, is_no_fence
 
 
 class Gate:
@@ -33,40 +32,6 @@ def gate(calls: Calls) -> Gate:
     return Gate(calls)
 
 
-@pytest.mark.feature("D-67", "FLT-08", "FLT-10", "FLT-12", "FLT-14")
-@pytest.mark.parametrize(
-    ("filters", "values", "called"),
-    [
-        ({}, (None, 1, None), [1, None]),
-        ({"value": "a"}, ("b", "a", "b"), ["a", "b"]),
-        ({"old": "b"}, ("b", "a", "b"), ["a", "b"]),
-        ({"new": "wipe"}, ("keep", "wipe", "other"), ["wipe"]),
-    ],
-    ids=["presence", "value", "old", "new"],
-)
-async def test_a_field_handler_is_called_when_its_value_is_undone_but_for_no_other_than_its_new_one(
-    run_operator: RunOperator,
-    objects: Objects,
-    gate: Gate,
-    filters: Any,
-    values: tuple[Any, Any, Any],
-    called: list[Any],
-) -> None:
-    calls, (before, between, after) = gate.calls, values
-    webop.on.update("widgets", id="f", field="spec.x", **filters)(calls.noting("f"))
-    webop.on.update("widgets", id="gate", when=is_no_fence)(gate.fn)
-    async with run_operator():
-        await objects.make("one", {"y": 1} if before is None else {"x": before, "y": 1})
-        await objects.patch("one", {"spec": {"x": between, "y": 2}})
-        await gate.wait()
-        await objects.patch("one", {"spec": {"x": after}})
-        await objects.pass_fence()
-        await gate.wait()
-        gate.is_open = True
-        await objects.wait_handled("one")
-    assert [call["new"] for call in calls.of("one", "f")] == called
-
-
 @pytest.mark.feature("D-67", "SUB-11", "SUB-13")
 @pytest.mark.parametrize("more", [{}, {"y": 2}], ids=["all", "field"])
 async def test_a_sub_handler_is_called_when_its_field_is_undone_while_another_retries(
@@ -87,39 +52,6 @@ async def test_a_sub_handler_is_called_when_its_field_is_undone_while_another_re
         gate.is_open = True
         await objects.wait_handled("one")
     assert [call["new"] for call in gate.calls.of("one", "child")] == [2, 1]
-
-
-@pytest.mark.feature("D-67")
-@pytest.mark.parametrize(
-    ("options", "more", "removal"),
-    [
-        ({}, {"spec": {"x": 1}}, {"spec": {"x": None}}),
-        ({"metadata_only": True}, {"labels": {"x": "1"}}, {"metadata": {"labels": {"x": None}}}),
-    ],
-    ids=["spec", "labels"],
-)
-async def test_an_update_follows_a_creation_though_the_change_in_it_has_left_nothing(
-    run_operator: RunOperator, objects: Objects, options: Any, more: Any, removal: Any
-) -> None:
-    calls: list[tuple[str, int]] = []
-
-    async def note(reason: str, body: webop.Body, **_: Any) -> None:
-        calls.append((reason, len(body.spec) + len(body.meta.labels)))
-
-    async def wait_until_empty(body: webop.Body, **_: Any) -> None:
-        if body.spec or body.meta.labels:
-            raise webop.TemporaryError("not yet", delay=0.1)
-
-    webop.on.create("widgets", id="a", **options)(note)
-    webop.on.update("widgets", id="a", **options)(note)
-    webop.on.create("widgets", id="gate", **options)(wait_until_empty)
-    async with run_operator():
-        await objects.create("one", **more)
-        await eventually(lambda: calls, "the creation begins")
-        await objects.patch("one", removal)
-        await eventually(lambda: len(calls) > 1, "the update is handled")
-        await objects.wait("one", lambda body: not get_progress(body))
-    assert calls == [("create", 1), ("update", 0)]
 
 
 @pytest.mark.feature("D-67", "FLT-08")

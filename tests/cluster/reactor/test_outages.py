@@ -8,7 +8,6 @@ import httpx
 import pytest
 
 import webop
-from tests.cluster.reactor.test_unwritten import RBAC
 from tests.kit.http_relay import fail
 from tests.kit.operators import Calls, Objects, RunOperator, build_settings
 from tests.kit.timeline import Timeline
@@ -61,22 +60,6 @@ async def test_after_an_outage_while_many_objects_get_or_lose_their_finalizer_al
         if moment == "deletion":
             for name in NAMES:
                 await objects.wait_gone(name, timeout=5)
-
-
-@pytest.mark.feature("CFG-52", "CFG-54")
-async def test_after_permissions_were_missing_for_a_while_new_objects_are_handled(
-    run_relayed: RunOperator, objects: Objects, calls: Calls
-) -> None:
-    outage = Outage(httpx.Response(403, json={"kind": "Status", "code": 403, "message": RBAC}))
-    webop.on.create("widgets", id="created")(calls.noting("created"))
-    webop.on.delete("widgets", id="deleted")(calls.noting("deleted"))
-    async with run_relayed(build_settings(**QUICK), meddle=outage.meddle):
-        await asyncio.gather(*map(objects.create, NAMES))
-        await eventually(lambda: len(outage.refused) >= 50, "the namespace is away")
-        await eventually(lambda: max(outage.refused.values()) >= 7, "one is given up", 10)
-        outage.is_over = True
-        await objects.create("new")
-        await eventually(lambda: calls.of("new"), "the new one is handled", 10)
 
 
 async def test_no_other_handler_of_an_object_begins_while_what_the_last_ones_left_cannot_be_written(

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
 
 import webop
-from tests.kit.http_relay import fail
 from tests.kit.operators import (
     DIFFBASE,
     Calls,
     Objects,
     RunOperator,
-    build_settings,
     has_finalizer,
 )
-from tests.kit.waiting import eventually
 
 
 def is_ready(status: webop.Status, **_: Any) -> bool:
@@ -86,33 +82,6 @@ async def test_a_daemon_whose_filter_is_about_the_handled_state_begins_when_that
     async with run_operator():
         await objects.make("one")
         await calls.wait("one", "daemon")
-
-
-async def test_a_retry_is_not_lost_with_a_write_that_succeeds_at_the_second_attempt(
-    run_relayed: RunOperator, objects: Objects, calls: Calls
-) -> None:
-    failed: list[Any] = []
-
-    @webop.on.create("widgets", id="fn")
-    async def fn(retry: int, **kwargs: Any) -> None:
-        calls.note("fn", {**kwargs, "retry": retry})
-        if not retry:
-            raise webop.TemporaryError("not yet", delay=0.5)
-
-    async def meddle(request: Any) -> Any:
-        if request.method != "PATCH" or failed:
-            return None
-        if "/widgets/one" not in str(request.url):
-            return None
-        failed.append(request)
-        return fail(503)
-
-    settings = build_settings(networking={"error_backoffs": []}, batching={"error_delays": []})
-    async with run_relayed(settings, meddle=meddle):
-        await objects.create("one")
-        await eventually(lambda: failed)
-        await eventually(lambda: len(calls) == 2, "the retry", 10)
-        await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize("what", ["daemon", "finalizer"])

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import time
-from collections.abc import AsyncIterator
 from typing import Any
 
-import httpx
 import pytest
 
 import webop
-from tests.kit.http_relay import Relay
 from tests.kit.operators import (
     Calls,
     Objects,
     RunOperator,
     build_settings,
-    get_progress,
     is_no_fence,
 )
 from tests.kit.waiting import eventually
@@ -70,37 +65,3 @@ async def test_own_writes_are_no_reason_for_a_retry_and_changes_are_one_only_onc
         await eventually(lambda: len(moments) >= 2)
         await objects.pass_fence()
     assert all(later - earlier > 0.9 for earlier, later in itertools.pairwise(moments))
-
-
-async def test_a_change_that_an_own_write_shows_before_the_watch_leads_to_a_retry(
-    objects: Objects, relayed: Relay, run_relayed: RunOperator
-) -> None:
-    sizes: list[str] = []
-    is_called, is_free, is_quick = asyncio.Event(), asyncio.Event(), asyncio.Event()
-    is_quick.set()
-
-    @webop.on.create("widgets", id="make", backoff=3600, when=is_no_fence)
-    async def make(spec: webop.Spec, **_: Any) -> None:
-        sizes.append(spec["size"])
-        is_called.set()
-        await is_free.wait()
-        if spec["size"] == "huge":
-            raise ValueError("too large")
-
-    async def watch(request: httpx.Request) -> AsyncIterator[bytes]:
-        async for data in relayed.pass_watch_on(request):
-            await is_quick.wait()
-            yield data
-
-    relayed.watch = watch
-    async with run_relayed(build_settings(execution={"retry_on_change": True})):
-        await objects.create("one", {"size": "huge"})
-        await is_called.wait()
-        is_quick.clear()
-        await objects.patch("one", {"spec": {"size": "small"}})
-        is_free.set()
-        await objects.wait("one", lambda body: bool(get_progress(body)))
-        await asyncio.sleep(0.2)  # the response arrives
-        is_quick.set()
-        await objects.wait_handled("one")
-    assert sizes == ["huge", "small"]

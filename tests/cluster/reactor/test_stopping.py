@@ -10,59 +10,10 @@ import pytest
 
 import webop
 from tests.kit.http_relay import fail
-from tests.kit.obstacles import denying
 from tests.kit.operators import Calls, Objects, RunOperator, build_settings, is_no_fence
 from tests.kit.waiting import eventually
 
 HASTY: Any = {"batching": {"exit_timeout": 0.1}}
-
-
-async def test_a_handler_whose_patch_is_denied_is_not_called_again_after_a_stop_during_the_next(
-    run_operator: RunOperator, objects: Objects, calls: Calls
-) -> None:
-    released = asyncio.Event()
-
-    @webop.on.create("widgets", id="first")
-    async def first(patch: webop.Patch, **kwargs: Any) -> None:
-        calls.note("first", kwargs)
-        patch.metadata.labels["forbidden"] = "yes"
-
-    webop.on.create("widgets", id="second")(calls.noting("second", released))
-    expression = "!has(object.metadata.labels) || !('forbidden' in object.metadata.labels)"
-    async with denying(objects, expression, {"metadata": {"labels": {"forbidden": "x"}}}):
-        async with run_operator(build_settings(**HASTY)):
-            await objects.create("a")
-            await calls.wait("a", "second")
-        released.set()
-        async with run_operator(build_settings(**HASTY)):
-            await objects.wait_handled("a")
-    assert calls.handlers("a") == ["first", "second", "second"]
-
-
-async def test_a_handler_that_ended_while_the_api_server_was_away_is_stored_at_the_stop(
-    run_relayed: RunOperator, objects: Objects, calls: Calls, caplog: pytest.LogCaptureFixture
-) -> None:
-    released = asyncio.Event()
-    refused: list[httpx.Request] = []
-    webop.on.create("widgets", id="first")(calls.noting("first"))
-
-    webop.on.create("widgets", id="second")(calls.noting("second", released))
-
-    async def refuse_once(request: httpx.Request) -> httpx.Response | None:
-        if refused or request.method != "PATCH":
-            return None
-        refused.append(request)
-        return httpx.Response(503, json={"kind": "Status", "code": 503})
-
-    settings = build_settings(**HASTY)
-    with caplog.at_level("DEBUG", "webop"):
-        async with run_relayed(settings, meddle=refuse_once):
-            await objects.create("a")
-            await eventually(lambda: "Retrying in" in caplog.text)
-    released.set()
-    async with run_relayed(settings, meddle=refuse_once):
-        await objects.wait_handled("a")
-    assert calls.handlers("a") == ["first", "second", "second"]
 
 
 @pytest.mark.feature("CFG-54", "CON-04")

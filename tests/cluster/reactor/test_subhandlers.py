@@ -10,7 +10,15 @@ from typing import Any
 import pytest
 
 import webop
-from tests.kit.operators import Calls, Objects, RunOperator
+from tests.kit.operators import (
+    Calls,
+    Objects,
+    RunOperator,
+    do_nothing,
+    get_progress,
+    has_finalizer,
+    is_no_fence,
+)
 
 
 class Notes(defaultdict[str, list[Any]]):
@@ -170,3 +178,25 @@ async def test_outside_of_handlers_there_are_no_sub_handlers() -> None:
         webop.register(lambda **_: None, id="x")
     with pytest.raises(LookupError, match="works only inside a handler"):
         await webop.execute(fns={})
+
+
+@pytest.mark.feature("SUB-17", "ERR-20")
+async def test_records_of_sub_handlers_of_an_interrupted_creation_go_with_the_deletion(
+    run_operator: RunOperator, objects: Objects
+) -> None:
+    """The object stays for the finalizer of somebody else."""
+
+    @webop.on.create("widgets", id="parent", when=is_no_fence)
+    async def parent(**_: Any) -> None:
+        async def retry(**_: Any) -> None:
+            raise webop.TemporaryError("again", delay=0.1)
+
+        await webop.execute(fns={"done": do_nothing, "retry": retry})
+
+    webop.on.delete("widgets", id="deleted", when=is_no_fence)(do_nothing)
+    async with run_operator():
+        await objects.create("one", finalizers=["tests.webop.dev/other"])
+        await objects.wait("one", lambda body: "parent.retry" in get_progress(body))
+        await objects.delete("one")
+        await objects.wait("one", lambda body: not has_finalizer(body))
+        await objects.wait("one", lambda body: not get_progress(body), timeout=5)

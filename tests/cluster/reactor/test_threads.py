@@ -85,7 +85,7 @@ async def test_async_functions_run_in_the_loop_and_others_in_threads_and_all_kno
 
 
 @pytest.mark.feature("DMN-02", "CFG-26", "HND-04")
-async def test_a_hundred_sync_daemons_run_and_sync_handlers_too(
+async def test_fifty_sync_daemons_run_and_sync_handlers_too(
     run_operator: RunOperator,
     objects: Objects,
     calls: Calls,
@@ -109,16 +109,16 @@ async def test_a_hundred_sync_daemons_run_and_sync_handlers_too(
     def tick(name: str, **_: Any) -> None:
         timeline.note(f"tick {name}")
 
-    names = [f"obj-{number}" for number in range(100)]
+    names = [f"obj-{number}" for number in range(50)]
     async with run_operator():
         await asyncio.gather(*(objects.create(n, labels={"with": "daemon"}) for n in names))
-        await timeline.wait("begun", 100)
-        assert len(threads) == 100
+        await timeline.wait("begun", 50)
+        assert len(threads) == 50
         await objects.create("late")
         await calls.wait("late")
         await timeline.wait("tick late", 2)
         assert {call["name"] for call in calls if call["name"] in names} == set(names)
-    assert len(timeline.of("ended")) == 100
+    assert len(timeline.of("ended")) == 50
     assert "sync daemons are busy" not in caplog.text
 
 

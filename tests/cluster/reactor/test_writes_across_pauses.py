@@ -81,32 +81,3 @@ async def test_an_older_value_does_not_replace_what_another_operator_has_written
         await calls.wait("one", "fence")
         body = await objects.wait_handled("one")
     assert body["spec"]["x"] == "new"
-
-
-@pytest.mark.parametrize("author", ["handler", "timer"])
-async def test_a_second_attempt_in_a_pause_does_not_replace_what_another_operator_has_written(
-    run_relayed: RunOperator, objects: Objects, boss: Boss, calls: Calls, author: str
-) -> None:
-    """The API server has an overload of a second: 429 to both attempts, as the pause begins."""
-    sent: list[httpx.Request] = []
-
-    declare(author, sent)
-
-    async def meddle(request: httpx.Request) -> httpx.Response | None:
-        if request.method != "PATCH" or b'"old"' not in request.content:
-            return None
-        sent.append(request)
-        return fail(429) if len(sent) <= 2 else None
-
-    settings = build_settings(networking={"error_backoffs": [2]})
-    async with run_relayed(settings, meddle=meddle, standalone=False, identity="me"):
-        await objects.create("one")
-        await eventually(lambda: sent)
-        await boss.pause()
-        await eventually(lambda: len(sent) == 2, "the last attempt")
-        # What the other operator does now: it handles the object, and says so.
-        done = {DIFFBASE: json.dumps({"spec": {"x": "new"}})}
-        await objects.patch("one", {"spec": {"x": "new"}, "metadata": {"annotations": done}})
-        await asyncio.sleep(3)
-        body = await objects.get("one")
-        assert body["spec"]["x"] == "new"
