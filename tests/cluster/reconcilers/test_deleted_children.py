@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
-import pytest
 
 import webop
 from tests.cluster.reconcilers.conftest import MAPS, build_map
@@ -31,15 +30,14 @@ def _hold_deletions(relayed: Relay) -> asyncio.Event:
     return may_tell
 
 
-@pytest.mark.parametrize("reads", [[], ["configmaps"]])
 async def test_after_a_deletion_a_child_is_gone_or_said_to_be_in_deletion(
-    objects: Objects, relayed: Relay, run_relayed: RunOperator, reads: list[str]
+    objects: Objects, relayed: Relay, run_relayed: RunOperator
 ) -> None:
     """The event of the deletion comes late. Results are never older than own writes."""
     seen: list[Any] = []
     may_tell = _hold_deletions(relayed)
 
-    @webop.reconcile("widgets", owns=["configmaps"], reads=reads, when=is_no_fence)
+    @webop.reconcile("widgets", owns=["configmaps"], reads=["configmaps"], when=is_no_fence)
     async def build(children: webop.Children, **_: Any) -> None:
         await children.apply(build_map("a", {"text": "1"}))
         assert await children.delete("configmaps", "a")

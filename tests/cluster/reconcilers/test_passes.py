@@ -11,6 +11,7 @@ import pytest
 
 import webop
 from tests.kit.operators import Objects, RunOperator, build_settings, is_no_fence
+from tests.kit.rows import rows
 from tests.kit.waiting import eventually
 
 Json = dict[str, Any]
@@ -282,7 +283,7 @@ async def test_handlers_of_changes_and_reconcilers_stand_side_by_side(
     assert len(seen.calls) == 1
 
 
-@pytest.mark.parametrize(
+@rows(
     ("options", "problem"),
     [
         ({"owns": "configmaps"}, "owns="),
@@ -294,30 +295,13 @@ async def test_handlers_of_changes_and_reconcilers_stand_side_by_side(
         ({"watches": ["secrets"]}, "watches="),
         ({"own": ["configmaps"]}, "did you mean 'owns'?"),
         ({"owns": [webop.EVERYTHING]}, "A kind must be a name"),
+        (
+            {"owns": ["configmaps"], "accumulates": ["services"]},
+            "accumulates= has services, which is not in owns=",
+        ),
+        ({"own_writes": "yes"}, "own_writes="),
     ],
 )
 def test_wrong_options_are_refused_at_import(options: Json, problem: str) -> None:
     with pytest.raises((TypeError, ValueError), match=problem.replace("?", "\\?")):
         webop.reconcile("widgets", registry=webop.OperatorRegistry(), **options)
-
-
-async def test_a_slow_event_handler_of_an_object_that_never_rests_does_not_starve_the_reconciler(
-    objects: Objects, run_operator: RunOperator, seen: Seen
-) -> None:
-    declare(seen)
-    ticks = itertools.count()
-
-    @webop.on.event("widgets", id="slow", when=is_no_fence)
-    async def slow(**_: Any) -> None:
-        await asyncio.sleep(0.4)
-
-    @webop.timer("widgets", id="busy", interval=0.1, when=is_no_fence)
-    async def busy(patch: webop.Patch, **_: Any) -> None:
-        patch.status["tick"] = next(ticks)
-
-    async with run_operator():
-        await objects.create("one", {"a": 0})
-        await seen.until(1)
-        await eventually(lambda: next(ticks) > 5)
-        await objects.patch("one", {"spec": {"a": 1}})
-        await eventually(lambda: seen.calls[-1]["spec"] == {"a": 1}, "it sees the change")

