@@ -37,8 +37,7 @@ def declare(plural: str, fn: Any, *, is_timer: bool) -> None:
 
 
 @pytest.mark.feature("TMR-20", "DMN-27", "PAT-03", "PAT-04", "PAT-05", "PAT-06", "PAT-08", "D-05")
-@pytest.mark.parametrize("has_status", [False, True])
-@pytest.mark.parametrize("is_timer", [False, True])
+@pytest.mark.parametrize(("has_status", "is_timer"), [(False, True), (True, False)])
 async def test_a_patch_is_applied_after_each_iteration_and_cleared(
     run_operator: RunOperator,
     client: Client,

@@ -129,22 +129,6 @@ async def test_a_change_in_the_middle_of_a_creation_is_an_update_afterwards(
     assert chain.list_values("c")[-1] == 2
 
 
-@pytest.mark.feature("FLT-26", "ERR-18", "HND-15")
-async def test_a_creation_handler_that_begins_to_match_while_another_waits_is_called(
-    chain: Chain, run_operator: RunOperator, objects: Objects
-) -> None:
-    late = Calls()
-    webop.on.create("widgets", id="late", labels={"late": "yes"})(late.noting("late"))
-    chain.failing = {0}
-    async with run_operator():
-        await objects.create("one", {"a": 0})
-        await objects.wait("one", lambda body: "b" in get_progress(body))
-        await objects.patch("one", {"metadata": {"labels": {"late": "yes"}}})
-        await eventually(lambda: late.of("one"), "the handler of the label is called")
-        await objects.pass_fence()
-    assert [call["reason"] for call in late.of("one")] == ["create"]
-
-
 @pytest.mark.feature("ERR-20", "ERR-18")
 @pytest.mark.parametrize(("is_waiting", "called"), [(True, "abc"), (False, "ab")])
 async def test_a_deletion_supersedes_what_waits_for_its_retry_and_follows_what_runs(
@@ -272,26 +256,6 @@ async def test_what_is_finished_is_written_down_while_a_slower_handler_runs(
         assert raw["metadata"]["labels"] == {"quick": "done", "slow": "done"}
         kept = {key for key in get_annotations(raw) if key.startswith(PREFIX)}
         assert kept == {DIFFBASE}, "the progress is gone after the cycle"
-
-
-@pytest.mark.feature("CON-04", "CFG-68")
-async def test_what_is_finished_is_written_down_while_many_short_handlers_run(
-    objects: Objects, run_operator: RunOperator, calls: Calls
-) -> None:
-    """None of them is slow, but all together are."""
-
-    async def fn(**kwargs: Any) -> None:
-        calls.note("fn", kwargs)
-        await asyncio.sleep(0.08)
-
-    for number in range(20):
-        webop.on.create("widgets", id=f"fn{number}", when=is_no_fence)(fn)
-    async with run_operator():
-        await objects.create("one")
-        await objects.wait("one", get_progress, timeout=5)
-        assert len(calls) < 20
-        await objects.wait_handled("one")
-    assert len(calls) == 20
 
 
 @pytest.mark.feature("SUB-06", "CON-04", "CFG-68")

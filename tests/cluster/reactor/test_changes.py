@@ -254,20 +254,3 @@ async def test_event_handlers_get_the_newest_state_of_a_batch_and_each_deletion(
         await objects.delete("one")
         await eventually(lambda: len(seen) == 3)
     assert seen[1:] == [("MODIFIED", 3), ("DELETED", 3)]
-
-
-async def test_event_handlers_get_an_own_write_once(
-    run_operator: RunOperator, objects: Objects
-) -> None:
-    seen: list[Any] = []
-    webop.on.create("widgets", id="created", when=is_no_fence)(do_nothing)
-
-    @webop.on.event("widgets", id="fn", when=is_no_fence)
-    async def fn(meta: webop.Meta, **_: Any) -> None:
-        seen.append(meta["resourceVersion"])
-
-    async with run_operator():
-        first = await objects.create("one")
-        last = await objects.wait_handled("one")
-        await objects.pass_fence()
-    assert seen == [body["metadata"]["resourceVersion"] for body in (first, last)]

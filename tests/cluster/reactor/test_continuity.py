@@ -19,7 +19,6 @@ from tests.kit.operators import (
     get_progress,
     is_no_fence,
 )
-from webop.handlers.stopping import AsyncDaemonStopped
 
 
 @pytest.mark.feature("EVT-10", "CON-01", "CON-04", "HND-32", "DEP-07")
@@ -185,34 +184,3 @@ async def test_retries_survive_a_restart_and_finished_handlers_are_not_repeated(
     assert {call["started"].isoformat() for call in flakies[1:]} == {record["started"]}
     assert len(calls.of("one", "fine")) == 1
     assert not get_progress(body)
-
-
-@pytest.mark.feature("CFG-21")
-async def test_no_handler_begins_while_the_operator_stops(
-    run_operator: RunOperator, objects: Objects, calls: Calls
-) -> None:
-    is_changed, is_stopping = asyncio.Event(), asyncio.Event()
-
-    @webop.index("widgets")
-    async def sizes(name: str, spec: webop.Spec, **_: Any) -> None:
-        if spec.get("size") == 3:
-            calls.note("index", {"name": name})
-            await is_stopping.wait()
-
-    webop.on.update("widgets", id="update")(calls.noting("update", is_changed))
-
-    @webop.daemon("widgets", id="daemon")
-    async def daemon(stopped: AsyncDaemonStopped, **_: Any) -> None:
-        await stopped.wait()
-        is_stopping.set()
-
-    async with run_operator():
-        await objects.make("one", spec={"size": 1})
-        await objects.patch("one", {"spec": {"size": 2}})
-        await calls.wait("one", "update")
-        await objects.patch("one", {"spec": {"size": 3}})
-        await objects.pass_fence()
-        is_changed.set()
-        await calls.wait("one", "index")
-    assert is_stopping.is_set()
-    assert calls.handlers("one") == ["update", "index"]

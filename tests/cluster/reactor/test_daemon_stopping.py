@@ -188,29 +188,6 @@ async def test_a_daemon_that_ends_when_it_is_told_to_is_not_cancelled(
         assert timeline.list_names() == ["begun", "cancelled" if is_cancelled else "ended"]
 
 
-@pytest.mark.feature("DMN-31", "DMN-28")
-async def test_reasons_add_up(
-    stubborn: Declare,
-    run_operator: RunOperator,
-    objects: Objects,
-    timeline: Timeline,
-    flags: dict[str, webop.DaemonStopped],
-    released: threading.Event,
-) -> None:
-    stubborn()
-    async with run_operator():
-        await create(objects)
-        await timeline.wait("begun")
-        await objects.patch("one", {"metadata": {"labels": {"with": "nothing"}}})
-        await timeline.wait("told")
-        assert flags["one"].reason == Why.FILTERS_MISMATCH | Why.DAEMON_SIGNALLED
-        await delete(objects)
-        await eventually(lambda: flags["one"].is_set(Why.RESOURCE_DELETED))
-        assert flags["one"].is_set(Why.FILTERS_MISMATCH)
-        released.set()
-        await objects.wait_gone("one")
-
-
 @pytest.mark.feature("DMN-03", "EVT-10")
 async def test_daemons_stop_when_their_object_is_gone_all_of_a_sudden(
     run_operator: RunOperator,

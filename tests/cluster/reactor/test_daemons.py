@@ -14,7 +14,6 @@ from tests.kit.operators import (
     Calls,
     Objects,
     RunOperator,
-    get_annotations,
     has_finalizer,
 )
 from tests.kit.timeline import Timeline
@@ -106,25 +105,6 @@ async def test_a_daemon_that_ends_is_not_started_again_but_by_a_new_operator(
         await calls.wait("one", count=3)
         await objects.pass_fence()
     assert len(calls.of("one")) == 3
-
-
-@pytest.mark.feature("DMN-35")
-async def test_a_daemon_can_see_to_it_that_it_is_never_started_again(
-    run_operator: RunOperator, objects: Objects, calls: Calls
-) -> None:
-    done = "tests.webop.dev/done"
-
-    @webop.daemon("widgets", id="fn", annotations={done: webop.ABSENT})
-    async def fn(patch: webop.Patch, **kwargs: Any) -> None:
-        calls.note("fn", kwargs)
-        patch.metadata.annotations[done] = "yes"
-
-    async with run_operator():
-        await objects.create("one")
-        await objects.wait("one", lambda b: done in get_annotations(b) and not has_finalizer(b))
-    async with run_operator():
-        await objects.pass_fence()
-    assert len(calls.of("one")) == 1
 
 
 @pytest.mark.feature("DMN-20", "DMN-22", "DMN-23", "ERR-09", "D-46", "KWA-02", "KWA-03", "KWA-10")

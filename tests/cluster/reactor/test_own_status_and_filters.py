@@ -8,7 +8,6 @@ import pytest
 
 import webop
 from tests.kit.operators import (
-    DIFFBASE,
     Calls,
     Objects,
     RunOperator,
@@ -73,20 +72,8 @@ async def test_a_change_ends_when_the_filter_of_a_failing_handler_says_so(
         await objects.make("one")
 
 
-async def test_a_daemon_whose_filter_is_about_the_handled_state_begins_when_that_is_written(
+async def test_filters_about_the_memo_are_asked_when_a_handler_has_changed_that(
     run_operator: RunOperator, objects: Objects, calls: Calls
-) -> None:
-    webop.on.create("widgets", id="fn")(calls.noting("fn"))
-    marks: Any = {DIFFBASE: webop.PRESENT}
-    webop.daemon("widgets", id="daemon", annotations=marks)(calls.noting("daemon"))
-    async with run_operator():
-        await objects.make("one")
-        await calls.wait("one", "daemon")
-
-
-@pytest.mark.parametrize("what", ["daemon", "finalizer"])
-async def test_a_filter_about_the_memo_is_asked_when_a_handler_has_changed_that(
-    run_operator: RunOperator, objects: Objects, calls: Calls, what: str
 ) -> None:
     @webop.on.create("widgets", id="fn")
     async def fn(memo: Any, **_: Any) -> None:
@@ -95,14 +82,10 @@ async def test_a_filter_about_the_memo_is_asked_when_a_handler_has_changed_that(
     def has_memo(memo: Any, **_: Any) -> bool:
         return bool(memo.get("is_ready"))
 
-    if what == "daemon":
-        webop.daemon("widgets", id="daemon", when=has_memo)(calls.noting("daemon"))
-    else:
-        webop.on.delete("widgets", id="clean", when=has_memo)(calls.noting("clean"))
+    webop.daemon("widgets", id="daemon", when=has_memo)(calls.noting("daemon"))
+    webop.on.delete("widgets", id="clean", when=has_memo)(calls.noting("clean"))
     async with run_operator():
         await objects.make("one")
-        if what == "daemon":
-            await calls.wait("one", "daemon")
-        else:
-            await objects.pass_fence()
-            assert has_finalizer(await objects.get("one"))
+        await calls.wait("one", "daemon")
+        await objects.pass_fence()
+        assert has_finalizer(await objects.get("one"))

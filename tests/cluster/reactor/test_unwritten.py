@@ -119,32 +119,6 @@ async def test_without_pauses_a_failed_write_waits_for_the_next_change(
     assert calls.handlers("a") == ["fn"]
 
 
-async def test_a_reconciler_waits_until_the_result_of_a_handler_is_written(
-    run_relayed: RunOperator, objects: Objects
-) -> None:
-    order: list[str] = []
-
-    @webop.on.create("widgets", id="fn", when=is_no_fence)
-    async def fn(**_: Any) -> str:
-        return "result"
-
-    @webop.reconcile("widgets", id="build", when=is_no_fence)
-    async def build(**_: Any) -> None:
-        order.append("reconciled")
-
-    async def meddle(request: httpx.Request) -> httpx.Response | None:
-        if request.method != "PATCH" or not request.url.path.endswith("/a") or len(order) > 1:
-            return None
-        order.append("failed")
-        return httpx.Response(503)
-
-    settings = build_settings(batching={"error_delays": [0.1]}, networking={"error_backoffs": []})
-    async with run_relayed(settings, meddle=meddle):
-        await objects.create("a")
-        await eventually(lambda: "reconciled" in order, "it is reconciled")
-    assert order[:3] == ["failed", "failed", "reconciled"]
-
-
 @pytest.mark.parametrize("kind", ["annotations", "status"])
 async def test_records_that_are_silently_not_stored_are_kept_in_memory_and_named(
     relayed: Relay,

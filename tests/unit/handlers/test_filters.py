@@ -142,42 +142,19 @@ def test_a_path_through_something_that_is_not_a_mapping_is_absent(spec: Any) -> 
 @rows(
     ("options", "before", "after", "expected"),
     [
-        # The field alone: any change of it.
+        # Others are compared with Kopf: tests/kopf/test_filters_beside_kopf.py
         ({}, "a", "b", True),
-        ({}, ABSENTEE, "b", True),
-        ({}, "a", ABSENTEE, True),
         ({}, "a", "a", False),
         ({}, ABSENTEE, ABSENTEE, False),
-        # A value: before or after.
-        ({"value": "v"}, "v", "w", True),
-        ({"value": "v"}, "w", "v", True),
-        ({"value": "v"}, "x", "y", False),
         ({"value": "v"}, "v", "v", False),
-        ({"value": "v"}, "v", ABSENTEE, True),
-        ({"value": ABSENT}, ABSENTEE, "b", True),
-        ({"value": ABSENT}, "a", ABSENTEE, True),
-        ({"value": ABSENT}, "a", "b", False),
         ({"value": is_v}, "w", "v", True),
         ({"value": is_none}, ABSENTEE, "b", True),
-        # Each side on its own.
-        ({"old": "a"}, "a", "b", True),
         ({"old": "a"}, "x", "a", False),
-        ({"new": "b"}, "a", "b", True),
-        ({"new": "b"}, "b", "a", False),
-        ({"old": "a", "new": "b"}, "a", "b", True),
-        ({"old": "a", "new": "b"}, "a", "c", False),
-        ({"old": "a", "new": "b"}, "c", "b", False),
         ({"old": "a", "new": None}, "a", "z", True),
         ({"old": None, "new": "b"}, "z", "b", True),
-        # Presence.
-        ({"old": ABSENT, "new": PRESENT}, ABSENTEE, "b", True),
-        ({"old": ABSENT, "new": PRESENT}, "a", "b", False),
-        ({"old": PRESENT, "new": ABSENT}, "a", ABSENTEE, True),
-        ({"old": PRESENT, "new": ABSENT}, "a", "b", False),
         ({"old": PRESENT, "new": PRESENT}, "a", "b", True),
         ({"old": is_none}, ABSENTEE, "b", True),
         ({"new": is_none}, "a", ABSENTEE, True),
-        ({"new": is_v}, "a", "v", True),
         ({"new": is_v}, "a", "w", False),
     ],
 )

@@ -141,18 +141,9 @@ def test_a_misspelt_file_is_told_with_the_file_and_not_as_a_module(
 @pytest.mark.parametrize(
     ("code", "expected"),
     [
-        (
-            "x = 1\nimport nonexistent_module",
-            ["ModuleNotFoundError", "nonexistent_module", "line 2"],
-        ),
-        ("\n\nx = (1", ["SyntaxError", "never closed", "line 3"]),
         ("if True:\nx = 1", ["IndentationError", "line 2"]),
         ("x = 1\n1/0", ["ZeroDivisionError", "line 2", "1/0"]),
         ("import sys\nsys.exit('bye')", ["SystemExit", "bye", "line 2"]),
-        (
-            "import webop\n@webop.on.create('x', retires=5)\ndef fn(**_): ...",
-            ["TypeError", "'retires'", "did you mean 'retries'", "line 2"],
-        ),
         ("import webop\n@webop.on.field('x')\ndef fn(**_): ...", ["TypeError", "field=", "line 2"]),
         ("import webop\nwebop.nonexistent", ["AttributeError", "nonexistent", "line 2"]),
         (
