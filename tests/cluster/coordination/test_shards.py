@@ -130,24 +130,6 @@ async def test_a_replica_that_comes_gets_its_share_and_one_that_stops_leaves_it_
     assert found == {"created": MANY, "resumed": MANY}
 
 
-async def test_an_object_whose_handler_runs_for_long_stays_and_others_move(
-    team: Team, objects: Objects, calls: Calls, log: pytest.LogCaptureFixture
-) -> None:
-    released = asyncio.Event()
-    webop.on.create("widgets", id="long")(calls.noting("long", released))
-    await team.add("one")
-    await objects.create("busy")
-    await calls.wait("busy")
-    shard = find_shard((await objects.get("busy"))["metadata"]["uid"])
-    await team.add("two")
-    owners = await team.wait_balanced()
-    assert shard in owners["one"]
-    assert len(calls.of("busy")) == 1
-    released.set()
-    await objects.wait_handled("busy")
-    assert len(calls.of("busy")) == 1
-
-
 async def test_replicas_with_a_leader_and_replicas_with_shards_exclude_each_other(
     team: Team, objects: Objects, seen: Calls, log: pytest.LogCaptureFixture
 ) -> None:

@@ -217,9 +217,7 @@ async def test_selectors_of_namespaces_choose_among_the_served_ones(
 
     registry = webop.OperatorRegistry()
 
-    @webop.on.create("widgets", registry=registry)
-    async def create(**kwargs: Any) -> None:
-        calls.note("create", kwargs)
+    webop.on.create("widgets", registry=registry)(calls.noting("create"))
 
     namespaces = webop.Resource("", "v1", "namespaces", kind="Namespace", namespaced=False)
     settings = build_settings()

@@ -218,8 +218,9 @@ async def test_a_change_during_a_call_is_not_taken_for_the_own_one(
     assert calls == [1, 2]
 
 
-@pytest.mark.parametrize("decorate", [webop.on.create, webop.reconcile])
-@pytest.mark.parametrize("is_deleted", [True, False])
+@pytest.mark.parametrize(
+    ("decorate", "is_deleted"), [(webop.on.create, True), (webop.reconcile, False)]
+)
 async def test_what_happens_during_the_call_of_another_handler_can_make_a_call_needless(
     objects: Objects, run_operator: RunOperator, seen: Seen, *, decorate: Any, is_deleted: bool
 ) -> None:

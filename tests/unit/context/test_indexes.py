@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-import tracemalloc
 from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import Any
 
@@ -166,22 +165,6 @@ def test_the_work_on_one_object_does_not_depend_on_the_number_of_others() -> Non
     small, large = costs
     # Two keys can meet in the table by chance; nothing grows with the number of objects.
     assert all(large[name] <= small[name] + 10 for name in small)
-
-
-@pytest.mark.feature("IDX-25")
-def test_an_indexed_object_takes_little_memory_besides_its_key_and_value() -> None:
-    count = 5000
-    objects = [(f"uid-{n}", {("ns", f"name{n}"): n}) for n in range(count)]
-    index: ObjectIndex[Any, Any] = ObjectIndex()
-    tracemalloc.start()
-    try:
-        before, _ = tracemalloc.get_traced_memory()
-        for owner, values in objects:
-            index.replace(owner, values)
-        after, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert (after - before) / count < 400
 
 
 def build_handler(fn: Any, id: str) -> IndexHandler:

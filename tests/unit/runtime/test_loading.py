@@ -126,7 +126,7 @@ def test_a_missing_file_is_told_by_its_name(tmp_path: Path) -> None:
         load_file(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["handlers.pyy", "handler.py", "handlers.p", "Handlers.py"])
+@rows("name", ["handlers.pyy", "handler.py", "handlers.p", "Handlers.py"])
 def test_a_misspelt_file_is_told_with_the_file_and_not_as_a_module(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -138,7 +138,7 @@ def test_a_misspelt_file_is_told_with_the_file_and_not_as_a_module(
 
 
 @pytest.mark.feature("LOD-01")
-@pytest.mark.parametrize(
+@rows(
     ("code", "expected"),
     [
         ("if True:\nx = 1", ["IndentationError", "line 2"]),
