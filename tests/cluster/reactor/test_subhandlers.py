@@ -78,6 +78,7 @@ async def test_sub_handlers_are_called_in_whatever_way_they_are_declared(
     webop.on.event("kex", id="c", registry=others)(notes.noting("sources", "c"))
     ready = webop.OperatorRegistry()
     webop.on.create("kex", id="ready", registry=ready)(notes.noting("sources", "ready"))
+    handlers: Any = ready.select_resource_handlers()
 
     @webop.on.create("widgets", id="registered")
     def registered(**_: Any) -> None:
@@ -102,7 +103,7 @@ async def test_sub_handlers_are_called_in_whatever_way_they_are_declared(
         with pytest.raises(TypeError, match="only one"):
             await webop.execute(fns=[], handlers=[])
         await webop.execute(fns=[task])
-        await webop.execute(handlers=ready.select_resource_handlers())
+        await webop.execute(handlers=handlers)
         await webop.execute(registry=others)
 
     async with run_operator():
