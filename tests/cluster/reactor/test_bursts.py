@@ -156,23 +156,6 @@ async def test_no_more_than_a_thousand_objects_wait_for_threads_of_event_handler
         released.set()
 
 
-async def test_live_changes_do_not_wait_for_the_rest_of_a_list(
-    run_operator: RunOperator, objects: Objects
-) -> None:
-    called: list[str] = []
-
-    @webop.on.create("widgets", id="fn")
-    async def fn(name: str, **_: Any) -> None:
-        called.append(name)
-        await asyncio.sleep(0.05)
-
-    await asyncio.gather(*(objects.create(f"w{number}") for number in range(100)))
-    async with run_operator(build_settings(batching={"worker_limit": 1})):
-        await eventually(lambda: called)
-        await objects.make("live")
-        assert len(called) < 50
-
-
 async def test_event_handlers_that_are_slow_and_busy_hold_up_no_handlers_of_other_objects(
     run_operator: RunOperator, objects: Objects
 ) -> None:

@@ -152,7 +152,8 @@ async def test_a_list_that_breaks_off_deletes_nothing(
         content["metadata"]["continue"] = "more"
         return httpx.Response(200, json=content)
 
-    async with run_relayed(build_settings(networking={"error_backoffs": []}), meddle=meddle):
+    quick: Any = {"networking": {"error_backoffs": []}, "watching": {"reconnect_backoff": 0.05}}
+    async with run_relayed(build_settings(**quick), meddle=meddle):
         for name in names:
             await objects.create(name)
             await calls.wait(name, "daemon")

@@ -9,42 +9,9 @@ import httpx
 import pytest
 
 import webop
-from tests.kit.http_relay import fail
 from tests.kit.operators import Calls, Objects, RunOperator, build_settings, is_no_fence
-from tests.kit.waiting import eventually
 
 HASTY: Any = {"batching": {"exit_timeout": 0.1}}
-
-
-@pytest.mark.feature("CFG-54", "CON-04")
-@pytest.mark.parametrize("author", ["handler", "timer"])
-async def test_what_waits_for_the_end_of_its_pause_is_written_at_the_stop(
-    run_relayed: RunOperator, objects: Objects, caplog: pytest.LogCaptureFixture, author: str
-) -> None:
-    """The API server has been away for a moment, and is back."""
-    is_away = True
-
-    async def write(patch: webop.Patch, **_: Any) -> None:
-        patch.spec["made"] = "yes"
-
-    if author == "handler":
-        webop.on.create("widgets", id="write")(write)
-    else:
-        webop.timer("widgets", id="write", interval=3600)(write)
-
-    async def meddle(request: httpx.Request) -> httpx.Response | None:
-        is_refused = is_away and request.method == "PATCH" and b'"made"' in request.content
-        return fail(503) if is_refused else None
-
-    settings = build_settings(networking={"error_backoffs": [20]})
-    with caplog.at_level("DEBUG", "webop"):
-        async with run_relayed(settings, meddle=meddle):
-            for name in ("a", "b", "c"):
-                await objects.create(name)
-            await eventually(lambda: caplog.text.count("Retrying in 20 s") == 3)
-            is_away = False
-    for name in ("a", "b", "c"):
-        assert (await objects.get(name))["spec"] == {"made": "yes"}
 
 
 async def test_the_exit_takes_no_longer_than_its_timeout_and_five_seconds_if_the_api_server_hangs(

@@ -138,21 +138,6 @@ async def test_an_idling_timer_is_called_once_after_each_change_that_settles(
     assert [call["spec"]["a"] for call in calls.of("one")] == [3, 4]
 
 
-@pytest.mark.feature("TMR-05", "TMR-06")
-async def test_updates_of_the_status_do_not_starve_an_idling_timer(
-    run_operator: RunOperator, objects: Objects, timeline: Timeline
-) -> None:
-    webop.timer("widgets", id="fn", idle=0.5, interval=0.2)(timeline.noting("called"))
-    async with run_operator():
-        await objects.create("one", {"a": 0})
-        count = 0
-        while len(timeline.of("called")) < 3:
-            count += 1
-            assert count < 100
-            await objects.patch("one", {"status": {"x": count}})
-            await asyncio.sleep(0.1)
-
-
 @pytest.mark.feature("TMR-05", "TMR-08", "D-47")
 async def test_a_timer_without_an_interval_follows_the_changes_and_rests_in_between(
     run_operator: RunOperator, objects: Objects, timeline: Timeline

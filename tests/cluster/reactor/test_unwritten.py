@@ -52,7 +52,7 @@ async def test_a_result_is_kept_while_permissions_are_applied_anew(
         forbidden.append(request)
         return httpx.Response(403, json={"kind": "Status", "code": 403, "message": RBAC})
 
-    async with run_relayed(meddle=meddle):
+    async with run_relayed(build_settings(batching={"error_delays": [0.2]}), meddle=meddle):
         body = await objects.make("a")
     assert body["status"] == {"fn": "result"}
     assert body["metadata"]["labels"] == {"x": "y"}
@@ -225,8 +225,8 @@ async def test_changes_of_handlers_survive_an_admission_plugin_that_is_not_ready
         body = {**answer.json(), "reason": "Forbidden", "message": f"{name}{reason}"}
         return httpx.Response(403, json=body)
 
-    settings = build_settings(networking={"error_backoffs": [0.1]})
-    async with run_relayed(settings, meddle=meddle):
+    quick = {"networking": {"error_backoffs": [0.1]}, "batching": {"error_delays": [0.1]}}
+    async with run_relayed(build_settings(**quick), meddle=meddle):
         await objects.create("one")
         await calls.wait("one", "fn")
         body = await objects.wait_handled("one")

@@ -16,9 +16,7 @@ from tests.kit.operators import (
     Objects,
     RunOperator,
     build_settings,
-    do_nothing,
     get_annotations,
-    get_progress,
     has_finalizer,
     operate,
 )
@@ -154,60 +152,6 @@ async def test_an_object_that_leaves_is_released_and_comes_back_as_a_known_one(
         await eventually(lambda: events.count(("DELETED", "a")) == 2)
     assert calls.handlers("a") == ["create", "update", "delete"]
     assert memos[0] is not memos[2]
-
-
-@pytest.mark.feature("EVT-06", "HND-18")
-@pytest.mark.parametrize("moment", ["retry", "call"])
-async def test_an_object_that_leaves_while_it_is_being_deleted_goes_away(
-    objects: Objects, run_operator: RunOperator, calls: Calls, moment: str
-) -> None:
-    has_left = asyncio.Event()
-
-    @webop.on.delete("widgets", id="deleted")
-    async def deleted(**kwargs: Any) -> None:
-        calls.note("deleted", kwargs)
-        if moment == "call":
-            await has_left.wait()
-        elif not has_left.is_set():
-            raise webop.TemporaryError("not yet", delay=0.2)
-
-    async with run_operator(choose()):
-        await objects.create("a", labels=IN)
-        await objects.wait("a", has_finalizer)
-        await objects.delete("a")
-        await calls.wait("a", "deleted")
-        await label(objects, "a", OUT)
-        has_left.set()
-        await objects.wait_gone("a", timeout=5)
-
-
-@pytest.mark.feature("EVT-06", "PAT-01", "RST-01")
-@pytest.mark.parametrize("needs_finalizer", [False, True])
-async def test_what_a_running_handler_wants_is_written_though_the_object_has_left(
-    objects: Objects, run_operator: RunOperator, calls: Calls, *, needs_finalizer: bool
-) -> None:
-    released = asyncio.Event()
-
-    @webop.on.create("widgets", id="fn", when=lambda name, **_: name == "a")
-    async def fn(patch: webop.Patch, **kwargs: Any) -> str:
-        calls.note("fn", kwargs)
-        patch.status["id"] = "from-the-cloud"
-        await released.wait()
-        return "made"
-
-    webop.on.create("widgets", id="fence")(calls.noting("fence"))
-    if needs_finalizer:
-        webop.on.delete("widgets", id="deleted")(do_nothing)
-    async with run_operator(choose()):
-        await objects.create("a", labels=IN)
-        await calls.wait("a", "fn")
-        await label(objects, "a", OUT)
-        await objects.create("b", labels=IN)  # a fence
-        await calls.wait("b", "fence")
-        released.set()
-        body = await objects.wait("a", lambda raw: raw.get("status"), timeout=5)
-        assert body["status"] == {"id": "from-the-cloud", "fn": "made"}
-        await objects.wait("a", lambda raw: not (has_finalizer(raw) or get_progress(raw)))
 
 
 @pytest.mark.feature("SCP-13")

@@ -103,11 +103,8 @@ SERVICES = webop.Resource("", "v1", "services", kind="Service", namespaced=True)
 async def test_an_item_of_a_list_that_was_renamed_by_hand_is_taken_back(
     objects: Objects, client: Client, run_operator: RunOperator
 ) -> None:
-    calls = list[str]()
-
     @webop.reconcile("widgets", owns=["services"], when=is_no_fence)
     async def build(children: webop.Children, name: str, **_: Any) -> None:
-        calls.append(name)
         ports = [{"port": 80}]
         service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}}
         await children.apply({**service, "spec": {"selector": {"app": name}, "ports": ports}})
@@ -128,12 +125,6 @@ async def test_an_item_of_a_list_that_was_renamed_by_hand_is_taken_back(
         await eventually(lambda: client.get(SERVICES, objects.namespace, "site"), ignoring=APIError)
         await edit(8080)
         await eventually(is_right)
-        calls.clear()
-        began = asyncio.get_running_loop().time()
-        for number in range(3):  # it is no quicker than in a war about a value
-            await edit(9000 + number)
-            await eventually(is_right)
-        assert len(calls) <= 3 + asyncio.get_running_loop().time() - began
     await edit(8081)
     async with run_operator():
         await eventually(is_right)
@@ -310,17 +301,16 @@ async def test_the_status_of_a_child_calls_the_reconciler_only_if_its_kind_is_re
             {"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": spec}
         )
 
-    services = webop.Resource("", "v1", "services", kind="Service", namespaced=True)
     ready = {"type": "Ready", "status": "True", "reason": "Up", "message": ""}
     ready["lastTransitionTime"] = "2026-01-01T00:00:00Z"
     status = {"status": {"conditions": [ready]}}
     async with run_operator():
         for name in ("site", "other"):
             await objects.create(name)
-            look = functools.partial(maps.client.get, services, maps.namespace, name)
+            look = functools.partial(maps.client.get, SERVICES, maps.namespace, name)
             await eventually(look, f"the service {name}", ignoring=APINotFoundError)
-        await maps.client.patch(services, maps.namespace, "site", status, "status")
-        await maps.client.delete(services, maps.namespace, "other")
+        await maps.client.patch(SERVICES, maps.namespace, "site", status, "status")
+        await maps.client.delete(SERVICES, maps.namespace, "other")
         await eventually(lambda: "other" in called, "a call for the later event")
         if reads:
             await eventually(lambda: "site" in called, "a call for the status")
