@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 
 import webop
 from tests.kit.forwarder import Forwarder
+from tests.kit.http_relay import fail
 from tests.kit.operators import (
     Calls,
     Objects,
@@ -68,3 +71,82 @@ async def test_an_operator_that_starts_before_the_api_server_begins_when_it_is_t
         proxy.is_refusing = False
         await objects.make("one")
     assert noting.handlers("one") == ["created"]
+
+
+HASTY = {"networking": {"error_backoffs": [0.3]}, "batching": {"error_delays": [0.3]}}
+
+
+def is_patch_with(request: httpx.Request, text: str) -> bool:
+    return request.method == "PATCH" and text.encode() in request.content
+
+
+async def spoil_metadata(patch: webop.Patch) -> None:
+    patch["metadata"] = "not a mapping"
+
+
+async def spoil_by_cycle(patch: webop.Patch) -> None:
+    content: dict[str, Any] = {}
+    content["again"] = content
+    patch["status"] = content
+
+
+async def test_an_api_server_that_does_not_know_the_kind_yet_does_not_mean_that_objects_are_gone(
+    run_relayed: RunOperator, objects: Objects, calls: Calls
+) -> None:
+    """It has just started; the object is read because of a conflict."""
+    reads = 0
+
+    @webop.on.create("widgets", id="fn")
+    async def fn(patch: webop.Patch, **kwargs: Any) -> None:
+        calls.note("fn", kwargs)
+        patch.status["a"] = 1
+
+    async def meddle(request: httpx.Request) -> httpx.Response | None:
+        nonlocal reads
+        if not request.url.path.endswith("/a"):
+            return None
+        if request.method == "PATCH" and not reads:
+            return fail(409)
+        if request.method == "GET":
+            reads += 1
+            return httpx.Response(404, text="404 page not found") if reads == 1 else None
+        return None
+
+    async with run_relayed(build_settings(**HASTY), meddle=meddle):
+        await objects.make("a")
+        raw = await objects.get("a")
+    assert raw["status"] == {"a": 1}
+    assert calls.handlers("a") == ["fn"]
+
+
+@pytest.mark.parametrize("spoil", [spoil_metadata, spoil_by_cycle])
+async def test_a_senseless_patch_of_an_event_handler_harms_no_other_object(
+    run_operator: RunOperator,
+    objects: Objects,
+    calls: Calls,
+    caplog: pytest.LogCaptureFixture,
+    spoil: Any,
+) -> None:
+    @webop.on.event("widgets", id="ev")
+    async def ev(name: str, patch: webop.Patch, **kwargs: Any) -> None:
+        if name == "bad":
+            calls.note("ev", {"name": name, "spec": {}})
+            await spoil(patch)
+
+    @webop.on.create("widgets", id="fn")
+    async def fn(name: str, **kwargs: Any) -> None:
+        if name == "good":
+            calls.note("begun", {"name": name, "spec": {}})
+            await asyncio.sleep(1)
+            calls.note("ended", {"name": name, "spec": {}})
+
+    async with run_operator():
+        await objects.create("good")
+        await calls.wait("good", "begun")
+        await objects.create("bad")
+        await calls.wait("bad")
+        await calls.wait("good", "ended")
+        await objects.wait_handled("good")
+        await objects.pass_fence()
+    assert calls.handlers("good") == ["begun", "ended"]
+    assert "has failed" not in caplog.text
