@@ -18,7 +18,6 @@ import webop
 from tests.kit.client_options import Networking
 from tests.kit.kubelet import build_pod, running_node
 from tests.kit.operators import get_connection
-from tests.kit.rights import grant, read_vault
 from tests.kit.scripted_server import Connection
 from tests.kit.waiting import eventually
 from webop.client.api import Client
@@ -138,35 +137,42 @@ async def test_the_options_of_a_log_are_those_of_the_kubelet(
 
 
 async def test_a_reader_that_stops_early_closes_its_connection(
+    asking: AsyncClient, webop_namespace: str, tmp_path: Path
+) -> None:
+    closed = asyncio.Event()
+
+    async def answer(connection: Connection) -> None:
+        await connection.read()
+        await connection.write(HEAD, encode_chunk("one\n"))
+        assert await connection.reader.read() == b""
+        closed.set()
+
+    async with running_node(asking, webop_namespace, answer, tmp_path):
+        await asking.create(build_pod("web-0", webop_namespace), namespace=webop_namespace)
+        async for line in asking.logs("web-0", namespace=webop_namespace, follow=True):
+            assert line == "one"
+            break
+        async with asyncio.timeout(20):
+            await closed.wait()
+
+
+async def test_a_kubelet_that_is_lost_ends_the_lines_as_the_api_server_does(
     asking: AsyncClient, container: Container, webop_namespace: str
 ) -> None:
+    """The API server ends its response as if the container had ended."""
+    lines = []
     container.say("one\n")
     async for line in asking.logs("web-0", namespace=webop_namespace, follow=True):
-        assert line == "one"
-        break
-    container.say("two\n")
-    container.end()
-    lines = await asking.logs("web-0", namespace=webop_namespace)
-    assert lines in (["two"], [])
-
-
-async def test_a_kubelet_that_is_lost_in_the_middle_ends_the_lines(
-    asking: AsyncClient, container: Container, webop_namespace: str
-) -> None:
-    container.say("one\n")
-    lines = []
-    try:
-        async for line in asking.logs("web-0", namespace=webop_namespace, follow=True):
-            lines.append(line)
-            container.cut()
-    except webop.APIConnectionError as exc:
-        print("ERROR", exc)
+        lines.append(line)
+        container.cut()
     assert lines == ["one"]
 
 
-REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "no pod": ({}, r"404: pods \"none\" not found$"),
-}
+async def test_a_pod_that_has_no_node_yet_has_no_lines(
+    asking: AsyncClient, webop_namespace: str
+) -> None:
+    await asking.create(build_pod("web-0"), namespace=webop_namespace)
+    assert await asking.logs("web-0", namespace=webop_namespace) == []
 
 
 async def test_what_prevents_a_log_is_said(
@@ -177,21 +183,26 @@ async def test_what_prevents_a_log_is_said(
     async def refuse(name: str, **options: Any) -> str:
         with pytest.raises(webop.APIStatusError) as caught:
             await asking.logs(name, namespace=here, **options)
-        return str(caught.value).removeprefix(
-            f"Cannot get pods/log {name!r} in namespace {here!r}: "
-        )
+        attempt, _, text = str(caught.value).partition(": HTTP ")
+        assert attempt == f"Cannot get pods/log {name!r} in namespace {here!r}"
+        return text
 
     async def answer(connection: Connection) -> None:
         await connection.read()
 
-    async with running_node(asking, here, answer, tmp_path):
-        await asking.create(build_pod("lost", here), namespace=here)
-    async with running_node(asking, here, answer, tmp_path) as kubelet:
-        pass
-    await asking.create(build_pod("homeless", "no-node"), namespace=here)
     await asking.create(build_pod("pair", here, "a", "b"), namespace=here)
-    assert await refuse("absent") == 'HTTP 404: pods "absent" not found'
-    print(await refuse("lost"))
-    print(await refuse("homeless"))
-    print(await refuse("pair"))
-    print(await refuse("pair", container="c"))
+    choice = "400: a container name must be specified for pod pair, choose one of: [a b]"
+    assert await refuse("pair") == choice
+    assert await refuse("pair", container="c") == "400: container c is not valid for pod pair"
+    assert await refuse("absent") == '404: pods "absent" not found'
+    assert await refuse("pair", container="a") == (
+        f'404: pods "{here}" not found. This is the node of the pod.'
+    )
+    async with running_node(asking, here, answer, tmp_path) as kubelet:
+        await kubelet.stop()
+        text = await refuse("pair", container="a")
+    assert text.startswith(f'500: Get "https://127.0.0.1:{kubelet.port}/containerLogs/{here}/pair/')
+    assert text.endswith(
+        "connect: connection refused. The API server cannot reach the kubelet on the node of the "
+        "pod."
+    )
