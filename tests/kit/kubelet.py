@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.kit.certificates import issue, issue_by
-from tests.kit.scripted_server import ScriptedServer, Script, playing
+from tests.kit.scripted_server import Script, ScriptedServer, playing
 from webop.client.objects import AsyncClient
 
 

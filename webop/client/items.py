@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import builtins
 from collections.abc import AsyncGenerator, AsyncIterable, Coroutine, Generator
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 
-class Items(Coroutine[Any, Any, builtins.list[T]], AsyncIterable[T]):
+class Items(Coroutine[Any, Any, list[T]], AsyncIterable[T]):
     """The objects or lines that a method of the client reads: use it once, in one of two ways.
 
     ::
@@ -21,17 +20,14 @@ class Items(Coroutine[Any, Any, builtins.list[T]], AsyncIterable[T]):
 
     def __init__(self, items: AsyncGenerator[T, None]) -> None:
         self._items = items
-        self._all = self._collect()
-
-    async def _collect(self) -> builtins.list[T]:
-        return [item async for item in self._items]
+        self._all = _collect(items)
 
     def __aiter__(self) -> AsyncGenerator[T, None]:
         """Read one by one."""
         self._all.close()  # it was not awaited on purpose
         return self._items
 
-    def __await__(self) -> Generator[Any, Any, builtins.list[T]]:
+    def __await__(self) -> Generator[Any, Any, list[T]]:
         """Read all."""
         return self._all.__await__()
 
@@ -48,3 +44,7 @@ class Items(Coroutine[Any, Any, builtins.list[T]], AsyncIterable[T]):
     def close(self) -> None:
         """End it, as a coroutine."""
         self._all.close()
+
+
+async def _collect(items: AsyncGenerator[T, None]) -> list[T]:
+    return [item async for item in items]

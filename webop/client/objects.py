@@ -365,7 +365,8 @@ class AsyncClient:
         """
         resource = await self._find(kind, namespace)
         comparison = Comparison(lambda raw: fit_kind(kind, strip_object(raw)))
-        items = self._open_watch(resource, namespace, build_selector(labels, fields))
+        selection, status = build_selector(labels, fields), WatchStatus(gives_up=True)
+        items = self._open_watch(resource, namespace, selection, status)
         is_listed = False
         async with aclosing(items):
             with self._noticing_absence():
@@ -696,12 +697,13 @@ class AsyncClient:
         said = kind.__name__ if isinstance(kind, type) else kind
         what = f"{said} {name!r}" + (f" in namespace {namespace!r}" if namespace else "")
         obj: Obj | None = None
-        is_known = False
+        is_known, status = False, WatchStatus(gives_up=True)
         deadline = asyncio.timeout(timeout)
         try:
             async with deadline:
                 resource = await self._find(kind, namespace, name)
-                items = self._open_watch(resource, namespace, Selection(build_selection(name)))
+                selection = Selection(build_selection(name))
+                items = self._open_watch(resource, namespace, selection, status)
                 async with aclosing(items):
                     with self._noticing_absence():
                         async for state in follow(items):
@@ -712,13 +714,13 @@ class AsyncClient:
         except TimeoutError:
             if not deadline.expired():
                 raise
-        how = describe(obj, wish) if is_known else "the API server did not respond"
+        how = status.error or "the API server did not respond"
+        how = describe(obj, wish) if is_known else how
         raise APITimeoutError(f"{what} is not {wish} after {timeout:g} s: {how}.")
 
     def _open_watch(
-        self, resource: Resource, namespace: str | None, selection: Selection
+        self, resource: Resource, namespace: str | None, selection: Selection, status: WatchStatus
     ) -> AsyncGenerator[WatchItem, None]:
-        status = WatchStatus(gives_up=True)
         return watch(self._requests, resource, namespace, self._watching, status, selection)
 
     async def _read_pages(

@@ -22,7 +22,7 @@ from tests.kit.scripted_server import Connection
 from tests.kit.waiting import eventually
 from webop.client.api import Client
 from webop.client.auth.vault import Vault
-from webop.client.objects import AsyncClient
+from webop.client.objects import AsyncClient, LogOptions
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
@@ -101,7 +101,7 @@ async def test_a_log_that_is_followed_ends_with_the_container(
 
     async def read() -> None:
         async for line in asking.logs("web-0", namespace=webop_namespace, follow=True):
-            lines.append(line)
+            lines.append(line)  # noqa: PERF401
 
     async with asyncio.timeout(20), asyncio.TaskGroup() as group:
         reading = group.create_task(read())
@@ -120,7 +120,7 @@ async def test_the_options_of_a_log_are_those_of_the_kubelet(
     asking: AsyncClient, container: Container, webop_namespace: str
 ) -> None:
     since = dt.datetime(2026, 1, 1, 12, tzinfo=dt.timezone(dt.timedelta(hours=1)))
-    options: list[webop.client.LogOptions] = [
+    options: list[LogOptions] = [
         {"tail": 5, "previous": True},
         {"since": 0.5, "container": "main"},
         {"since": since},

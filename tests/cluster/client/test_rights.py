@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -58,6 +59,10 @@ CALLS: dict[str, tuple[Call, str, str, tuple[str, ...]]] = {
 }
 
 
+def _has(text: str, found: object) -> bool:
+    return text in str(found)
+
+
 @pytest.mark.parametrize("name", CALLS)
 async def test_a_method_needs_the_verbs_of_its_row_and_names_the_one_that_is_missing(
     webop_cluster: LocalCluster, client: Client, webop_namespace: str, name: str
@@ -84,4 +89,4 @@ async def test_a_method_needs_the_verbs_of_its_row_and_names_the_one_that_is_mis
                 await eventually(attempt, name, check=lambda found: not isinstance(found, str))
             else:
                 wanted = f"Grant the verb '{lacking}' on '{kind}' of the API group ''"
-                await eventually(attempt, name, check=lambda found, text=wanted: text in str(found))
+                await eventually(attempt, name, check=partial(_has, wanted))
