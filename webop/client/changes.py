@@ -1,4 +1,4 @@
-"""What the users of the client see of a watch: the changes of the objects, or the states of one.
+"""The results of a watch for users of the client: changes of objects, or the states of one.
 
 Place in the flow: between :mod:`webop.client.watch` and the methods of
 :class:`webop.client.objects.AsyncClient`.
@@ -43,7 +43,7 @@ class _Known(NamedTuple):
 
 
 class Comparison(Generic[T]):
-    """The objects that a watch has shown, in order to report each change once, also after lists.
+    """The objects that a watch has shown, to report each change once, also after lists.
 
     An object that does not fit its model is left out, as one that has left the selection.
 

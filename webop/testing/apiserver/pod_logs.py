@@ -6,7 +6,7 @@ from .messages import Json, Response, refuse_body
 
 
 class PodLogs:
-    """What containers have logged, by pods ("namespace/name")."""
+    """The texts of containers, by their pods ("namespace/name")."""
 
     def __init__(self) -> None:
         self._texts: dict[tuple[str, str | None, bool], str] = {}
