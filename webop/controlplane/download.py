@@ -108,7 +108,7 @@ def download_archive(archive: Archive, target: Path, progress: Progress) -> None
     if not archive.is_pinned:
         _note_beside(archive.url, progress)
     packed = target / "envtest.tar.gz"
-    _download(archive.url, packed, hashlib.sha512(), archive.sha512, progress)
+    _download(archive.url, packed, "sha512", archive.sha512, progress)
     with tarfile.open(packed) as files:
         for member in files:
             name = PurePosixPath(member.name).name
@@ -136,7 +136,7 @@ def download_release(name: str, version: str, target: Path, progress: Progress) 
     if not expected:
         raise SourceError(f"{url}.sha256 is empty")
     _note_beside(url, progress)
-    _download(url, target / name, hashlib.sha256(), expected[0], progress)
+    _download(url, target / name, "sha256", expected[0], progress)
     (target / name).chmod(0o755)
 
 
@@ -174,9 +174,7 @@ def _explain(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-def _download(
-    url: str, path: Path, digest: hashlib._Hash, expected: str, progress: Progress
-) -> None:
+def _download(url: str, path: Path, algorithm: str, expected: str, progress: Progress) -> None:
     """Download a URL to a file.
 
     Raises:
@@ -190,6 +188,7 @@ def _download(
     try:
         with httpx.stream("GET", url, timeout=timeout, follow_redirects=True) as response:
             response.raise_for_status()
+            digest = hashlib.new(algorithm)
             total, done = int(response.headers.get("Content-Length", 0)), 0
             with path.open("wb") as output:
                 for chunk in response.iter_bytes(1 << 20):
