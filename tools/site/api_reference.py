@@ -19,8 +19,8 @@ import griffe
 import webop
 import webop.client
 import webop.testing
-from tools.site.options import FAMILIES, Option, list_options
 from tests.kit.pages import DOCS
+from tools.site.options import FAMILIES, Option, list_options
 
 MODULES = {
     "webop.lifecycles": webop.lifecycles,

@@ -22,9 +22,9 @@ import click
 import kopf
 
 import webop.handlers.options
+from tests.kit.pages import DOCS
 from tools.site import messages
 from tools.site.options import FAMILIES, format_text, read_texts
-from tests.kit.pages import DOCS
 from webop.cli import main as webop_command
 from webop.cli.help_layout import SectionOption
 from webop.monitoring.metrics import DEFINITIONS
