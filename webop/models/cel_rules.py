@@ -96,7 +96,7 @@ class CEL(_Marker):
 
     Transition rules, with ``oldSelf``, are checked in updates only. A rule over a string, list or
     map without a maximal length is refused at import if it can exceed the cost budget of the API
-    server; see docs/cel_rules.md.
+    server; see docs/howto/cel_rules.md.
 
     Args:
         rule: the expression, in which ``self`` is the field or the object.
@@ -287,7 +287,7 @@ class Schemaless:
     For pod templates and other large classes. The API server stores any mapping there. webop checks
     it against the class, in which it keeps fields that the class does not know, such as those of a
     newer Kubernetes: :func:`webop.Children.apply` writes them, too. A number where the class has a
-    string becomes a string: ``cpu: 2`` is ``"2"``. See docs/models.md, "Built-in kinds".
+    string becomes a string: ``cpu: 2`` is ``"2"``. See docs/howto/models.md, "Built-in kinds".
     """
 
     def __get_pydantic_core_schema__(
