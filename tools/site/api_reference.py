@@ -21,8 +21,8 @@ import webop.client
 import webop.errors
 import webop.models
 import webop.testing
-from tools.site.options import FAMILIES, Option, list_options
 from tests.kit.pages import DOCS
+from tools.site.options import FAMILIES, Option, list_options
 
 MODULES = {
     "webop.lifecycles": webop.lifecycles,

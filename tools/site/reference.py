@@ -12,6 +12,7 @@ from __future__ import annotations
 import concurrent.futures
 import dataclasses
 import inspect
+import json
 import re
 import textwrap
 import warnings
@@ -22,11 +23,12 @@ import click
 import kopf
 
 import webop.handlers.options
+from tests.kit.pages import DOCS, ROOT
 from tools.site import messages
 from tools.site.options import FAMILIES, format_text, read_texts
-from tests.kit.pages import DOCS
 from webop.cli import main as webop_command
 from webop.cli.help_layout import SectionOption
+from webop.controlplane.versions import PINNED_VERSION
 from webop.monitoring.metrics import DEFINITIONS
 from webop.settings.base import Section, find_setters, list_fields
 from webop.settings.thread_pools import PoolSection
@@ -40,11 +42,12 @@ PAGES = tuple(
         "concepts/admission",
         "howto/metrics",
         "howto/rules",
+        "project/support",
     )
 )
 
 _BLOCK = re.compile(
-    r"<!-- (?P<kind>settings|commands|options|metrics)(?:: (?P<names>[\w ]+))? -->\n"
+    r"<!-- (?P<kind>settings|commands|options|metrics|support)(?:: (?P<names>[\w ]+))? -->\n"
     r".*?<!-- end -->",
     re.DOTALL,
 )
@@ -150,6 +153,22 @@ def build_metrics(_: Iterable[str]) -> Iterator[str]:
     yield ""
 
 
+def build_support(_: Iterable[str]) -> Iterator[str]:
+    """Yield the lines of the table of the versions that CI runs on."""
+    versions = json.loads((ROOT / ".github" / "versions.json").read_text(encoding="utf-8"))
+    pythons, clusters = versions["python"], versions["kubernetes"]
+    default = PINNED_VERSION.rpartition(".")[0]
+    yield "| version | tests |"
+    yield "|---|---|"
+    for version in pythons:
+        yield f"| Python {version} | all, for each change, with Kubernetes {default} |"
+    for version in clusters:
+        yield f"| Kubernetes {version} | all, each night |"
+    yield "| Linux | all |"
+    yield "| macOS | those without an API server, and a part of the others, for each change |"
+    yield ""
+
+
 def build_commands(_: Iterable[str]) -> Iterator[str]:
     settings: Any = webop_command.context_settings
     context = click.Context(webop_command, info_name="webop", **settings)
@@ -210,6 +229,7 @@ _BUILDERS = {
     "options": build_options,
     "commands": build_commands,
     "metrics": build_metrics,
+    "support": build_support,
 }
 
 

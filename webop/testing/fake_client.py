@@ -296,6 +296,27 @@ class FakeClient(AsyncClient):
         build = functools.partial(build_finished_status, succeeded=succeeded)
         return await self._play(kind, name, namespace, build)
 
+    def write_log(
+        self,
+        pod: str,
+        text: str,
+        *,
+        namespace: str,
+        container: str | None = None,
+        previous: bool = False,
+    ) -> None:
+        """Add lines to the log that :meth:`logs` reads, as a container does.
+
+        ::
+
+            client.write_log("web-0", "ready", namespace="default")
+            assert await client.logs("web-0", namespace="default") == ["ready"]
+
+        The log ends there, also for ``follow=True``. It has no times, so ``since=`` does not count.
+        Name the container if the pod has several.
+        """
+        self._server.logs.write(f"{namespace}/{pod}", text, container, is_previous=previous)
+
     async def _play(
         self,
         kind: ObjectKind,

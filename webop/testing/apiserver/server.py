@@ -16,6 +16,7 @@ from .definitions import Kinds
 from .discovery import discover
 from .kinds import BUILT_IN, CRDS, NAMESPACES, Kind
 from .messages import Json, NoSuchPathError, Refusal, Request, Response
+from .pod_logs import PodLogs
 from .reading import list_objects, open_watch
 from .store import Store, Watch
 from .targets import Target
@@ -43,6 +44,7 @@ class Cluster:
     Attributes:
         store: what is stored, and its watch caches.
         kinds: the kinds that are served.
+        logs: what containers have logged.
 
     Args:
         now: the wall clock, aware and in UTC.
@@ -66,6 +68,7 @@ class Cluster:
     ) -> None:
         self.store = Store()
         self.kinds = Kinds(self.store, now, kinds, converter)
+        self.logs = PodLogs()
         self._writer = Writer(self.store, now, rng, admission or Admission())
         self._writer.collects = collects
         self._now = now
@@ -162,6 +165,10 @@ class Cluster:
 
     def _act_on_object(self, target: Target) -> Steps:
         request, writer = target.request, self._writer
+        if target.subresource == "log":
+            if request.method != "GET":
+                raise _refuse_method(target)
+            return self.logs.read(target.key, writer.read(target)[1], request.query)
         if request.method == "GET":
             return Response(200, writer.read(target)[1])
         if request.method == "PUT":
