@@ -418,3 +418,32 @@ async def test_wrong_combinations_of_settings_are_refused_at_the_start(
         with pytest.raises(webop.ConfigurationError, match=text):
             async with run_operator(settings=settings):
                 pass
+
+
+async def test_daemons_stop_before_those_of_the_next_owner_begin(
+    team: Team, objects: Objects
+) -> None:
+    running: dict[str, set[str]] = {}
+
+    @webop.daemon("widgets")
+    async def work(name: str, memo: Any, stopped: webop.DaemonStopped, **_: Any) -> None:
+        assert not running.setdefault(name, set())
+        running[name].add(memo.me)
+        try:
+            await stopped.wait()
+        finally:
+            running[name].discard(memo.me)
+
+    await team.add("one")
+    await asyncio.gather(*(objects.create(f"w-{number}") for number in range(MANY)))
+    names = {f"w-{number}" for number in range(MANY)}
+
+    def list_of(owner: str) -> set[str]:
+        return {name for name, by in running.items() if by == {owner}}
+
+    await eventually(lambda: list_of("one") == names, "all daemons")
+    await team.add("two")
+    await eventually(lambda: list_of("two") and list_of("one") | list_of("two") == names, "moves")
+    await team.wait_balanced()
+    await team.stop("one")
+    await eventually(lambda: list_of("two") == names, "all daemons at the second one")
