@@ -24,7 +24,7 @@ LATER = NOW + dt.timedelta(seconds=2)
 
 
 def build_options(**values: Any) -> LeadershipSettings:
-    return webop.OperatorSettings().leadership.model_copy(update={"lease_name": "mine", **values})
+    return webop.OperatorSettings().leadership.copy(**{"lease_name": "mine", **values})
 
 
 def build_lease(holder: str | None = "other", version: int = 7, **spec: Any) -> Json:
