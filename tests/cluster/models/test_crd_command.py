@@ -166,17 +166,21 @@ async def test_a_compatible_change_is_said_and_applied(folder: Folder) -> None:
     assert code == 0, err
 
 
+async def test_a_rule_that_the_api_server_refuses_is_named_with_its_reason(folder: Folder) -> None:
+    wrong = 'count: Annotated[int, webop.CEL("self ><! 1")] = 0'
+    dear = "names: list[Annotated[str, webop.CEL(\"self.matches('^a')\")]] = []"
+    for field, why in ((wrong, "self ><! 1"), (dear, "exceeds budget")):
+        folder.write(field)
+        for command in ("apply", "--check"):
+            code, out, err = await folder.run(command, "models.py")
+            assert (code, out) == (1, "")
+            assert "The API server refuses the definition" in err
+            assert why in err
+
+
 async def test_a_rule_that_does_not_compile_is_named_before_a_force_that_would_not_help(
     folder: Folder,
 ) -> None:
-    folder.write('count: Annotated[int, webop.CEL("self ><! 1")] = 0')
-    code, _, err = await folder.run("apply", "models.py")
-    assert code == 1
-    assert "self ><! 1" in err
-    assert "count" in err
-    code, out, _ = await folder.run("--check", "models.py")
-    assert (code, out) == (1, f"crates.{folder.group}: is not in the cluster\n")
-    folder.write()
     await folder.run("apply", "models.py")
     folder.write('color: Annotated[str, webop.CEL("self.nope == 1")]')  # and breaks objects
     for force in ([], ["--force"]):

@@ -150,11 +150,11 @@ async def _check(definitions: Sequence[dict[str, Any]], converted: set[str]) -> 
             problems = _find_problems(present, wanted, converted)
             for problem in problems:
                 click.echo(problem)
+            planned = await _send(client, wanted, is_dry=True, is_forced=True)
             if present is None:
                 click.echo(f"{name}: is not in the cluster")
                 is_same = False
                 continue
-            planned = await _send(client, wanted, is_dry=True, is_forced=True)
             is_changed = planned["spec"] != present["spec"]
             if not problems:
                 click.echo(f"{name}: {'differs, compatibly' if is_changed else 'is the same'}")
