@@ -193,8 +193,8 @@ def get_variable(option: click.Option, context: click.Context) -> str:
     """Return the environment variable of an option that is shown."""
     if isinstance(option.envvar, str):
         return option.envvar
-    names = option.list_variables(context) if isinstance(option, SectionOption) else []
-    return names[0] if names else ""
+    prefix = context.auto_envvar_prefix
+    return f"{prefix}_{option.name}".upper() if prefix else ""
 
 
 _BUILDERS = {

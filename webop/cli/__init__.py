@@ -32,8 +32,7 @@ To complete with the TAB key:
 """
 
 
-_ALIASES = {"freeze": "pause", "resume": "unpause"}
-_MODULES = {"unpause": "pause", "image": "manifests"}  # the others have the names of the commands
+_MODULES = {"resume": "freeze", "image": "manifests"}  # the others have the names of the commands
 
 
 def _load(name: str) -> Any:
@@ -48,8 +47,8 @@ def _load(name: str) -> Any:
             "init": "Create an operator that runs, with its tests.",
             "run": "Run an operator.",
             "plan": "Show what an operator would do, and do nothing.",
-            "pause": "Pause operators.",
-            "unpause": "End a pause.",
+            "freeze": "Pause operators.",
+            "resume": "End a pause.",
         },
         "Inspection": {
             "handlers": "List the handlers of files and modules.",
@@ -69,7 +68,6 @@ def _load(name: str) -> Any:
             "completion": "Print the script for shell completion.",
         },
     },
-    aliases=_ALIASES,
     load=_load,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=_EPILOG,

@@ -72,7 +72,7 @@ def doctor(ctx: click.Context, controls: CLIControls, /, form: str, **options: A
     """Check an operator in a cluster; report problems and how to fix them.
 
     For webhooks: do live replicas maintain them, is the certificate trusted, and can the API
-    server call them (by dry runs: handlers get dry_run=True, and nothing is stored)? For objects:
+    server call them (by dry runs: handlers get dryrun=True, and nothing is stored)? For objects:
     who holds the Lease or owns the shards, who pauses the operator, which deletions wait for it?
     And permissions.
 

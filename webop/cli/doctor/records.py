@@ -245,7 +245,7 @@ async def check_peering(context: Context) -> list[Finding]:
         paths = [one.get_url(namespace=namespace, name=peering.name) for one in context.peerings]
         found = [raw for path in paths if (raw := await context.read(path))]
         where = f"-n {namespace}" if namespace else "-A"
-        resume = f"webop unpause {where} --peering {peering.name}"
+        resume = f"webop resume {where} --peering {peering.name}"
         for raw in found:
             findings += judge_peers(subject, raw, peering.priority, context.now, resume)
         if peering.mandatory and not found:

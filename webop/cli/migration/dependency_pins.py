@@ -63,7 +63,8 @@ def read_pins(path: Path) -> Iterator[Finding]:
             what = "Replace the command 'kopf' by 'webop'; the options are the same."
             yield Finding(path, number, what)
         if variable := _VARIABLE.search(text):
-            yield Finding(path, number, f"Rename {variable[0]} to WEBOP_{variable[1]}.")
+            ours = re.sub("NAMESPACE$", "NAMESPACES", variable[1])
+            yield Finding(path, number, f"Rename {variable[0]} to WEBOP_{ours}.")
 
 
 def _is_installing(text: str) -> bool:

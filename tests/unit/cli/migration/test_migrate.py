@@ -172,7 +172,7 @@ def test_images_and_commands_are_read_as_well(tmp_path: Path) -> None:
     )
     assert lines == [
         "Dockerfile:1: must change: webop needs Python 3.11 or newer.",
-        "Dockerfile:2: must change: Rename KOPF_RUN_NAMESPACE to WEBOP_RUN_NAMESPACE.",
+        "Dockerfile:2: must change: Rename KOPF_RUN_NAMESPACE to WEBOP_RUN_NAMESPACES.",
         f"Dockerfile:3: {REPLACE}",
         "Dockerfile:4: differs: Require webop instead of kopf.",
         "requirements.txt:1: differs: Require webop instead of kopf.",
