@@ -26,7 +26,7 @@ from webop.cli.options import (
     set_lease,
     source_options,
 )
-from webop.cli.reloading import Supervisor, accept_reload, wait_for_turn
+from webop.cli.reloading import accept_reload, supervise
 from webop.handlers.registry import get_default_registry
 from webop.runtime.loading import guess_name, load_handlers
 
@@ -66,7 +66,8 @@ _handlers, _scope, _others, _probes = map(
 @_handlers(
     "--reload",
     is_flag=True,
-    help="For development: load the handlers again when a Python file in their folders changes.",
+    help="For development: restart the operator when a Python file in the folders of the handlers "
+    "changes.",
 )
 @scope_options(
     _scope,
@@ -170,17 +171,16 @@ def run(
     if not (paths or modules or controls.registry is not None or len(get_default_registry())):
         raise click.UsageError("No files are given. Write: webop run -A handlers.py")
     # With --reload, this process is the parent that watches the files, or its child, the operator.
-    parent = accept_reload()
-    if reload and parent is None:
+    parent_stops = accept_reload()
+    if reload and parent_stops is None:
         folders = [Path(path).parent for path in paths] + [Path.cwd()] * bool(modules)
-        ctx.exit(Supervisor(folders).run())
+        ctx.exit(supervise(folders))
     # Code that runs the command, such as a test, passes controls.
     with _importing() if ctx.find_root().obj is None else contextlib.nullcontext():
         # The handlers get into the registry of the controls, or else into the default one, which
         # embedding.run() takes in the same way.
         registry = load_handlers(paths, modules, controls.registry)
         from webop import embedding  # noqa: PLC0415 - keeps --help fast
-        from webop.handlers.validation import check_registry  # noqa: PLC0415
         from webop.settings.groups import OperatorSettings  # noqa: PLC0415
     check_handlers(registry, (*paths, *modules))
     for variable in sorted(name for name in os.environ if name.startswith("KOPF_RUN_")):
@@ -193,13 +193,9 @@ def run(
             "-n NAME."
         )
     settings = controls.settings or OperatorSettings.from_environment()
-    stop_flag = controls.stop_flag
     settings.operator.set_default(guess_name([*paths, *modules]))
     set_lease(settings, lease, shards)
     settings.admission.take_over |= take_over
-    if parent is not None:
-        check_registry(registry)  # before the old handlers stop
-        stop_flag = wait_for_turn(parent)
     with contextlib.ExitStack() as stack:
         loop = controls.loop
         if loop is None:
@@ -209,7 +205,7 @@ def run(
             loop=loop,
             registry=controls.registry,
             settings=settings,
-            stop_flag=stop_flag,
+            stop_flag=parent_stops or controls.stop_flag,
             ready_flag=controls.ready_flag,
             vault=controls.vault,
             peering_name=peering,
