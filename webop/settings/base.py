@@ -11,12 +11,24 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    ValidationError,
+    ValidationInfo,
+)
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from webop.logs.sanitizing import describe_line
 from webop.objects.names import LABEL, SUBDOMAIN
 from webop.objects.rights import parse_right
+
+
+logger = logging.getLogger(__name__)
 
 
 def check_delays(value: Any) -> Any:
@@ -84,8 +96,15 @@ def _check_rights(value: Any) -> Any:
     return tuple(texts)
 
 
+def _warn(value: Any, info: ValidationInfo) -> Any:
+    """Warn that a setting of Kopf has no effect."""
+    logger.warning("The setting %s has no effect in webop. Remove it.", info.field_name)
+    return value
+
+
 Seconds = Annotated[float, BeforeValidator(_check_number), Field(ge=0, allow_inf_nan=False)]
 Positive = Annotated[float, BeforeValidator(_check_number), Field(gt=0, allow_inf_nan=False)]
+WithoutEffect = Annotated[Seconds | None, AfterValidator(_warn)]
 Delays = Annotated[float | Iterable[float], PlainValidator(check_delays)]
 Level = Annotated[int, BeforeValidator(_parse_level)]
 Server = Annotated[Any, PlainValidator(_check_server)]

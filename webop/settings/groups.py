@@ -39,6 +39,7 @@ from webop.settings.base import (
     Section,
     Server,
     Subdomain,
+    WithoutEffect,
 )
 from webop.settings.environment import apply_environment
 from webop.settings.thread_pools import PoolSection, Threads
@@ -228,10 +229,10 @@ class BatchingSettings(Section):
 
     worker_limit: int | None = Field(default=None, ge=1)
     """The number of objects of one kind that are processed at once; None for no limit."""
-    idle_timeout: Seconds = 5.0
-    """No effect, accepted for compatibility: objects without work have no worker."""
-    batch_window: Seconds = 0.1
-    """No effect, accepted for compatibility: webop uses the newest state without waiting."""
+    idle_timeout: WithoutEffect = 5.0
+    """No effect, accepted with a warning: objects without work have no worker."""
+    batch_window: WithoutEffect = 0.1
+    """No effect, accepted with a warning: webop uses the newest state without waiting."""
     exit_timeout: Seconds = 2.0
     """How long objects in progress can take when the operator shuts down."""
     error_delays: Delays = _FIBONACCI
@@ -359,9 +360,8 @@ class PersistenceSettings(Section):
     """The storage of the progress of handlers."""
     diffbase_storage: DiffBaseStorage = Field(default_factory=AnnotationsDiffBaseStorage)
     """The storage of the last handled state."""
-    consistency_timeout: Seconds | None = 5.0
-    """No effect, accepted for compatibility: webop reads the newest state when a patch
-    conflicts."""
+    consistency_timeout: WithoutEffect = 5.0
+    """No effect, accepted with a warning: webop reads the newest state when a patch conflicts."""
     _prefix: str | None = None
 
     @property

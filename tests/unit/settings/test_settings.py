@@ -71,6 +71,21 @@ def test_a_prefix_and_what_it_sets_exclude_each_other(name: str, value: Any) -> 
         setattr(persistence, name, value)
 
 
+@pytest.mark.feature("CFG-19", "CFG-20", "CFG-39")
+def test_settings_without_effect_are_accepted_with_a_warning_each(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    settings = OperatorSettings.from_environment({"WEBOP_PERSISTENCE__CONSISTENCY_TIMEOUT": "1"})
+    settings.batching.idle_timeout = 5
+    settings.queueing.batch_window = 0.5
+    assert settings.persistence.consistency_timeout == 1
+    assert settings.batching.batch_window == 0.5
+    names = ("consistency_timeout", "idle_timeout", "batch_window")
+    assert caplog.messages == [
+        f"The setting {name} has no effect in webop. Remove it." for name in names
+    ]
+
+
 @pytest.mark.feature("D-23")
 def test_the_newer_name_of_batching_works() -> None:
     settings = OperatorSettings()

@@ -13,7 +13,10 @@ from webop.cli.migration.findings import Finding
 from webop.settings.groups import OperatorSettings
 
 _MODULES = {"cli", "lifecycles", "on", "testing"}
-_NO_EFFECT = {("batching", "idle_timeout"), ("batching", "batch_window")}
+_NO_EFFECT = {
+    *(("batching", "idle_timeout"), ("batching", "batch_window")),
+    ("persistence", "consistency_timeout"),
+}
 _VERSION_CALLS = {"distribution", "get_distribution", "require", "version"}
 
 

@@ -100,6 +100,10 @@ def test_what_must_change_is_said_with_its_line_and_the_public_name(
             "Without port=, WebhookServer uses port 9443; Kopf's, a random port.",
         ),
         ("settings.batching.batch_window = 1", "settings.batching.batch_window has no effect."),
+        (
+            "settings.persistence.consistency_timeout = 1",
+            "settings.persistence.consistency_timeout has no effect.",
+        ),
     ],
 )
 def test_what_works_in_another_way_is_said_and_stands_in_nobodys_way(
