@@ -36,6 +36,7 @@ _MODULES = {"resume": "freeze", "image": "manifests"}  # the others have the nam
 
 
 def _load(name: str) -> Any:
+    name = name.replace("-", "_")
     return getattr(importlib.import_module(f"{__name__}.commands.{_MODULES.get(name, name)}"), name)
 
 
@@ -54,14 +55,13 @@ def _load(name: str) -> Any:
             "handlers": "List the handlers of files and modules.",
             "doctor": "Check an operator in a cluster.",
             "explain": "Explain why nothing happens to an object.",
-            "webhooks": "List and remove the webhook configurations of operators.",
-            "finalizers": "Find and release objects that a finalizer blocks.",
-            "migrate": "Report what must change in an operator for Kopf.",
+            "check-kopf": "Report what must change in an operator for Kopf.",
         },
         "Deployment": {
             "crd": "Print, compare and apply the definitions of models.",
             "manifests": "Print the manifests of an operator.",
             "image": "Print a Dockerfile for an operator.",
+            "uninstall": "Remove what an operator has left in a cluster.",
         },
         "Tools": {
             "cluster": "Run a real Kubernetes API server on this machine.",

@@ -27,7 +27,6 @@ from webop.logs.sanitizing import describe_line
 from webop.objects.names import LABEL, SUBDOMAIN
 from webop.objects.rights import parse_right
 
-
 logger = logging.getLogger(__name__)
 
 

@@ -302,7 +302,7 @@ async def check_finalizers(context: Context) -> list[Finding]:
         where = " ".join(f"-n {name}" for name in context.namespaces) or "-A"
         remedy = (
             "Start the operator, or read its log. If no operator handles it any more: "
-            f"webop finalizers release {where} --finalizer {shlex.quote(finalizer)} {kind}"
+            f"webop uninstall {where} --finalizer {shlex.quote(finalizer)} {kind}"
         )
         findings.append(warn(kind, text, remedy))
     forbidden = {one.plural for one, exc in search.problems if isinstance(exc, APIForbiddenError)}

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import webop
-from webop.cli.migration.findings import Finding
+from webop.cli.kopf_code import Finding
 from webop.settings.groups import OperatorSettings
 
 _MODULES = {"cli", "lifecycles", "on", "testing"}
