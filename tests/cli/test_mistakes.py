@@ -177,18 +177,18 @@ async def test_an_operator_with_handlers_of_its_own_life_only_runs(workshop: Wor
         assert await command.stop() == 0
 
 
-@pytest.mark.parametrize("command", ["start", "stop", "status", "env"])
-def test_a_name_of_a_cluster_without_its_option_is_told_with_the_option(command: str) -> None:
-    result = invoke("cluster", command, "mine")
-    assert result.exit_code == 2
-    assert "Unexpected argument 'mine'. Did you mean --name mine?" in result.output
-
-
 @pytest.mark.feature("D-54", "AUT-18", "CLI-18", "AUT-02")
 def test_without_credentials_it_says_where_they_can_come_from(tmp_path: Path) -> None:
     path = write(tmp_path, HANDLERS)
     output = fail("-A", path, folder=tmp_path)
-    for part in ("credentials", "KUBECONFIG", "~/.kube/config", "service account", "on.login"):
+    for part in (
+        "credentials",
+        "KUBECONFIG",
+        "~/.kube/config",
+        "service account",
+        "on.login",
+        "webop cluster start",
+    ):
         assert part in output
     nowhere = str(tmp_path / "nowhere.yaml")
     assert nowhere in fail("-A", path, folder=tmp_path, env={"KUBECONFIG": nowhere})

@@ -179,12 +179,6 @@ def choose_scope(
     return clusterwide, () if clusterwide else namespaces
 
 
-def choose_priority(ctx: click.Context, dev: bool, priority: int | None) -> int | None:
-    """Return the priority; ``--dev`` sets it unless the command line has only ``--priority``."""
-    is_stronger = _is_on_command_line(ctx, "priority") and not _is_on_command_line(ctx, "dev")
-    return priority if is_stronger or not dev else DEV_PRIORITY
-
-
 def set_lease(settings: OperatorSettings, lease: str | None, shards: str | None) -> None:
     """Set what ``--lease`` and ``--shards`` say.
 

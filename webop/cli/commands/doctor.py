@@ -55,10 +55,6 @@ def _check_account(_: click.Context, __: click.Parameter, account: str | None) -
 @source_options()
 @startup_option(_option)
 @_option(
-    "--startup-timeout", type=click.FloatRange(min=0.1), default=10.0, metavar="SECONDS",
-    help="The longest time that the startup handlers may take.",
-)  # fmt: skip
-@_option(
     "--probe/--no-probe", "is_probing", default=True,
     help="Make the API server call the webhooks, by dry runs.",
 )  # fmt: skip

@@ -19,7 +19,6 @@ from webop.cli.options import (
     DEV_PRIORITY,
     CLIControls,
     check_handlers,
-    choose_priority,
     choose_scope,
     logging_options,
     scope_options,
@@ -166,8 +165,8 @@ def run(
     """  # noqa: D301  \b keeps click from wrapping the lines
     scope = choose_scope(ctx, options["clusterwide"], options["namespaces"])
     options["clusterwide"], options["namespaces"] = scope
-    priority = choose_priority(ctx, options.pop("dev"), options["priority"])
-    options["priority"] = ctx.params["priority"] = priority  # handlers can read it
+    if options.pop("dev"):
+        options["priority"] = ctx.params["priority"] = DEV_PRIORITY  # handlers can read it
     if not (paths or modules or controls.registry is not None or len(get_default_registry())):
         raise click.UsageError("No files are given. Write: webop run -A handlers.py")
     # With --reload, this process is the parent that watches the files, or its child, the operator.

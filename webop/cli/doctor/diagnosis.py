@@ -61,7 +61,7 @@ async def _complete_settings(context: Context, host: str) -> list[Finding]:
         return []
     why = "the startup handlers were not called (--no-startup)"
     if context.calls_startup:
-        why = await call_startup(context, host, context.startup_timeout)
+        why = await call_startup(context, host)
     if why:
         return [warn("startup", why, _REMEDY)]
     return [approve("startup", "the settings include those of the startup handlers")]
