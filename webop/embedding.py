@@ -105,7 +105,7 @@ def run(
 
         webop.run(clusterwide=True, liveness_endpoint="http://0.0.0.0:8080/healthz")
 
-    See docs/embedding.md.
+    See docs/howto/embedding.md.
 
     Args:
         loop: the event loop to use; by default a new one.
@@ -134,7 +134,7 @@ async def operator(**options: Unpack[EmbeddingOptions]) -> None:
         async def main():
             await webop.operator(clusterwide=True, stop_flag=stop)
 
-    See docs/embedding.md.
+    See docs/howto/embedding.md.
 
     Raises:
         WebopError: the operator failed; the message has the reason.

@@ -16,7 +16,7 @@ from tests.kit.processes import Workshop
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
 
-PAGE = (DOCS / "mistakes.md").read_text(encoding="utf-8")
+PAGE = (DOCS / "help" / "mistakes.md").read_text(encoding="utf-8")
 FAILURE = "… failed: "
 ROWS = re.findall(r"^\| `([^`]+)` \|", PAGE, re.MULTILINE)
 WARNING = "coroutine 'AsyncClient.apply' was never awaited"

@@ -88,7 +88,7 @@ def test_public_names_that_are_named_exist(page: str) -> None:
     for name in re.findall(
         r"(?<![\w/.])webop\.(?!dev/)([A-Za-z_]+)\b(?!\.(?:py|dev))", TEXTS[page]
     ):
-        if name == "activities" or page == "docs/tracing.md":
+        if name == "activities" or page == "docs/howto/tracing.md":
             continue  # a logger; attributes of spans
         assert name in webop.__all__ or find_spec(f"webop.{name}"), f"webop.{name}"
 
@@ -105,7 +105,7 @@ def test_files_of_the_repository_that_are_named_exist(page: str) -> None:
 
 def read_table_of_settings() -> dict[tuple[str, str], str]:
     rows = re.findall(
-        r"^\| \*?`(\w+)\.(\w+)`\*? \| (.*?) \|", TEXTS["docs/settings.md"], re.MULTILINE
+        r"^\| \*?`(\w+)\.(\w+)`\*? \| (.*?) \|", TEXTS["docs/reference/settings.md"], re.MULTILINE
     )
     return {(group, name): default for group, name, default in rows}
 

@@ -87,8 +87,8 @@ def walk(obj: griffe.Object) -> Iterator[griffe.Object]:
 def convert(text: str) -> str:
     """Turn the notation of docstrings into Markdown.
 
-    >>> convert("As :func:`again`; see docs/timers.md.")
-    'As [`again`][webop.again]; see [Timers](../timers.md).'
+    >>> convert("As :func:`again`; see docs/howto/timers.md.")
+    'As [`again`][webop.again]; see [Timers](../../howto/timers.md).'
     """
     text = _LITERAL.sub(_build_fence, f"{text}\n").rstrip("\n")
     for pattern in (_ROLE, _CODE):
@@ -119,7 +119,7 @@ def _link_page(match: re.Match[str]) -> str:
     text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
     title = re.search(r"^# (.+)$", text, re.MULTILINE)
     assert title is not None
-    return f"[{title[1].partition(':')[0]}](../{page}.md{anchor})"
+    return f"[{title[1].partition(':')[0]}](../../{page}.md{anchor})"
 
 
 def hide_constructor(cls: griffe.Class) -> None:

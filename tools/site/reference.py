@@ -33,7 +33,14 @@ from webop.settings.thread_pools import PoolSection
 
 PAGES = tuple(
     DOCS / f"{name}.md"
-    for name in ("settings", "command_line", "options", "admission", "metrics", "rules")
+    for name in (
+        "reference/settings",
+        "reference/command_line",
+        "reference/options",
+        "concepts/admission",
+        "howto/metrics",
+        "howto/rules",
+    )
 )
 
 _BLOCK = re.compile(

@@ -4,7 +4,7 @@ For each type, variations of values near its border are drawn. A dry run sends m
 object: the API server names those that it refuses, and says how it would store the others.
 
 A value that the API server stores and the class cannot read is wrong. One that the class accepts
-and the API server refuses is only counted: docs/crds.md says which these are.
+and the API server refuses is only counted: docs/howto/crds.md says which these are.
 """
 
 from __future__ import annotations

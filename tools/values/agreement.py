@@ -252,7 +252,7 @@ NUMBER_FOR_TIME = "a number in a string with the format of a time"
 
 
 def classify(spec: Any, exc: webop.MisfitError | None, refusal: str) -> str | None:
-    """Return the name of a known difference, which is in docs/crds.md; None for others."""
+    """Return the name of a known difference, which is in docs/howto/crds.md; None for others."""
     if exc is None:
         if re.search(r'must be of type date-time: "-?\d+(\.\d*)?"', refusal):
             return NUMBER_FOR_TIME

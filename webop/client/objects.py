@@ -117,7 +117,7 @@ class AsyncClient:
     Guarantees:
         - Network errors, 5xx, and 429 with ``Retry-After`` are retried after the pauses in
           ``settings.networking``, unless the request can have been executed and repeating it would
-          do harm (docs/client.md, "Errors"). The error says so.
+          do harm (docs/howto/client.md, "Errors"). The error says so.
         - Of each sort of handlers (of changes and events; daemons and timers; reviews; others, such
           as probes), at most 16 requests are in flight; others wait.
         - Each attempt ends after 60 s at the latest, waiting not included.

@@ -113,7 +113,7 @@ class Children:
     writes. Other handlers of changes can look at children, and delete them. Without ``adopt``, no
     method changes or deletes what is nobody's child, or that of another object or operator.
 
-    See docs/desired_state.md; Kubernetes, "Server-Side Apply".
+    See docs/concepts/desired_state.md; Kubernetes, "Server-Side Apply".
     """
 
     def __init__(

@@ -76,7 +76,7 @@ def rule(*resource: ResourcePart, **options: Unpack[RuleOptions]) -> Rule:
             schemas (:class:`webop.CEL`).
 
     See "Validating Admission Policy" and "Mutating Admission Policy" in the documentation of
-    Kubernetes, and docs/rules.md.
+    Kubernetes, and docs/howto/rules.md.
     """
     parsed = parse_options("webop.rule()", options, RuleOptions)
     registry = parsed.pop("registry", None)

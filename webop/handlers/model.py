@@ -47,7 +47,7 @@ InitialDelay = float | Callable[..., float] | None
 class ErrorsMode(enum.Enum):
     """How to treat exceptions other than TemporaryError and PermanentError: ``errors=``.
 
-    See docs/errors.md.
+    See docs/howto/errors.md.
     """
 
     IGNORED = enum.auto()
@@ -73,7 +73,7 @@ class Activity(enum.Enum):
 
 
 class Reason(enum.StrEnum):
-    """Why a handler is called: its argument ``reason``. See docs/causes.md."""
+    """Why a handler is called: its argument ``reason``. See docs/concepts/causes.md."""
 
     CREATE = "create"
     """The object was never handled."""

@@ -95,7 +95,7 @@ class CEL(_Marker):
     """A rule that the API server checks: in an annotation of a field, or as a class decorator.
 
     Transition rules, with ``oldSelf``, are checked in updates only. API servers refuse rules that
-    cost too much: give strings, lists and maps a maximal length; see docs/cel_rules.md.
+    cost too much: give strings, lists and maps a maximal length; see docs/howto/cel_rules.md.
 
     Args:
         rule: the expression, in which ``self`` is the field or the object.
@@ -286,7 +286,7 @@ class Schemaless:
     For pod templates and other large classes. The API server stores any mapping there. webop checks
     it against the class, in which it keeps fields that the class does not know, such as those of a
     newer Kubernetes: :func:`webop.Children.apply` writes them, too. A number where the class has a
-    string becomes a string: ``cpu: 2`` is ``"2"``. See docs/models.md, "Built-in kinds".
+    string becomes a string: ``cpu: 2`` is ``"2"``. See docs/howto/models.md, "Built-in kinds".
     """
 
     def __get_pydantic_core_schema__(

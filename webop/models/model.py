@@ -253,7 +253,7 @@ def resource(  # noqa: PLR0913 - as many as a definition has
         class Database(webop.Model):
             spec: DatabaseSpec
 
-    See docs/models.md and docs/crds.md.
+    See docs/howto/models.md and docs/howto/crds.md.
 
     Args:
         group: the API group, such as "example.com".

@@ -409,7 +409,7 @@ class OperatorSettings(Section):
             settings.posting.level = logging.WARNING
             settings.admission.server = webop.WebhookServiceServer()
 
-    A wrong name or value is an error at once. Times are in seconds. See docs/settings.md.
+    A wrong name or value is an error at once. Times are in seconds. See docs/reference/settings.md.
     """
 
     operator: IdentitySettings = Field(default_factory=IdentitySettings.model_construct)

@@ -82,7 +82,7 @@ class FakeClient(AsyncClient):
 
     Kubernetes' own kinds have their schemas and defaults. CEL rules need ``webop[test]``: a
     ``UserWarning`` names those that are not evaluated. There is no access control, and no handler
-    is called: see docs/testing_fake.md.
+    is called: see docs/howto/testing_fake.md.
 
     Args:
         given: what exists at the start, as for ``LocalCluster.apply``: classes with

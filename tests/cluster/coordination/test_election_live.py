@@ -144,7 +144,7 @@ async def test_the_rights_of_the_manual_suffice(
     run_operator: RunOperator,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    text = (Path(__file__).parents[3] / "docs" / "leadership.md").read_text()
+    text = (Path(__file__).parents[3] / "docs" / "concepts" / "leadership.md").read_text()
     (block,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
     role = yaml.safe_load(block)
     role["metadata"]["namespace"] = objects.namespace

@@ -61,7 +61,7 @@ def simulated(
     that are cut, and kills of the operator, after which it is started again: all that a cluster
     does. A failure names the seed, and the line that runs the test with it again.
 
-    See docs/testing_simulated.md.
+    See docs/howto/testing_simulated.md.
 
     Args:
         handlers: modules ("backups.handlers"), files, or functions that declare handlers. They are
