@@ -27,7 +27,7 @@ class _Aliases:
         if importlib.util.find_spec(_get_own_name(fullname)) is None:
             raise ModuleNotFoundError(
                 f"webop has no module for {fullname!r}, which is private to Kopf. Run 'webop "
-                "migrate' to see what to import instead.",
+                "check-kopf' to see what to import instead.",
                 name=fullname,
             )
         return ModuleSpec(fullname, cast("Any", self))  # it needs no base class

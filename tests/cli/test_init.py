@@ -297,20 +297,6 @@ def test_a_full_disk_leaves_no_half_of_an_operator(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
-@pytest.mark.parametrize(("name", "alias"), [("pause", "freeze"), ("unpause", "resume")])
-def test_the_help_lists_one_of_two_names_and_that_of_a_command_has_the_one_that_was_typed(
-    name: str, alias: str
-) -> None:
-    shown, listed = invoke(alias, "--help").output, invoke(name, "--help").output
-    assert shown.startswith(f"Usage: webop {alias} [OPTIONS]")
-    assert shown == listed.replace(f"Usage: webop {name} ", f"Usage: webop {alias} ")
-    assert f"'webop {alias}' is the same command." in shown
-    commands = re.findall(r"^  (\w+)  ", invoke("--help").output, re.MULTILINE)
-    assert commands[0] == "init"
-    assert name in commands
-    assert alias not in commands
-
-
 def test_the_page_shows_what_is_printed() -> None:
     assert _PRINTED in (_ROOT / "docs" / "learn" / "init.md").read_text()
 

@@ -27,7 +27,6 @@ from tests.kit.pages import DOCS, ROOT
 from tools.site import messages
 from tools.site.options import FAMILIES, format_text, read_texts
 from webop.cli import main as webop_command
-from webop.cli.help_layout import SectionOption
 from webop.controlplane.versions import PINNED_VERSION
 from webop.monitoring.metrics import DEFINITIONS
 from webop.settings.base import Section, find_setters, list_fields
@@ -220,8 +219,8 @@ def get_variable(option: click.Option, context: click.Context) -> str:
     """Return the environment variable of an option that is shown."""
     if isinstance(option.envvar, str):
         return option.envvar
-    names = option.list_variables(context) if isinstance(option, SectionOption) else []
-    return names[0] if names else ""
+    prefix = context.auto_envvar_prefix
+    return f"{prefix}_{option.name}".upper() if prefix else ""
 
 
 _BUILDERS = {

@@ -258,7 +258,7 @@ class ReconcileCause(ResourceCause):
 
 
 REVIEW_ARGUMENTS = (
-    *("operation", "subresource", "dryrun", "dry_run", "userinfo", "warnings", "audit_annotations"),
+    *("operation", "subresource", "dryrun", "userinfo", "warnings", "audit_annotations"),
     *("headers", "sslpeer"),
 )
 
@@ -281,11 +281,6 @@ class WebhookCause(DiffCause):
     name: str | None = None
     namespace: str | None = None
     audit_annotations: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def dry_run(self) -> bool:
-        """The same as ``dryrun``, by the name that Kubernetes has for it."""
-        return self.dryrun
 
     @property
     def is_deleted(self) -> bool:

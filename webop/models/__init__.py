@@ -8,8 +8,7 @@ which most time of a start goes to. Import them from here: ``from webop.models i
 - :mod:`webop.models.cel_rules`: CEL rules, and markers for lists and maps.
 - :mod:`webop.models.condition_fields`: conditions as the type of a field;
   :mod:`webop.models.validity_condition`: the one that says whether an object fits.
-- :mod:`webop.models.schema`: the structural schema of a class; :mod:`webop.models.cel_costs`: rules
-  that cost the API server too much.
+- :mod:`webop.models.schema`: the structural schema of a class.
 - :mod:`webop.models.crds`: CustomResourceDefinitions of models.
 - :mod:`webop.models.crd_comparison`: what a new CustomResourceDefinition breaks.
 - :mod:`webop.models.fitting`: objects to models and back, with errors that name the field.

@@ -88,9 +88,8 @@ def _extend(model: M, marker: _Marker) -> M:
 class CEL(_Marker):
     """A rule that the API server checks: in an annotation of a field, or as a class decorator.
 
-    Transition rules, with ``oldSelf``, are checked in updates only. A rule over a string, list or
-    map without a maximal length is refused at import if it can exceed the cost budget of the API
-    server; see docs/howto/cel_rules.md.
+    Transition rules, with ``oldSelf``, are checked in updates only. API servers refuse rules that
+    cost too much: give strings, lists and maps a maximal length; see docs/howto/cel_rules.md.
 
     Args:
         rule: the expression, in which ``self`` is the field or the object.

@@ -18,7 +18,6 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import PydanticSerializationError, PydanticUndefined, core_schema
 
 from webop.errors import ConfigurationError
-from webop.models.cel_costs import check_costs, find_values
 from webop.models.definitions import find_definition
 from webop.models.fitting import FORM
 from webop.models.keywords import (
@@ -72,7 +71,6 @@ _LIMITS_OF_INT_OR_STRING: Final = frozenset(
 )
 _TYPES_OF_MARKERS: Final = {LIST_TYPE: "array", MAP_TYPE: "object", EMBEDDED: "object"}
 _FORMATS_OF_NO_KEYS: Final = frozenset({"date", "date-time", "ipv6"})
-_LONG_PATTERN: Final = 72  # API servers refuse to match longer ones with endless keys
 _PATTERN_OF_INTEGERS: Final = "^(0|-?[1-9][0-9]{0,17})$"
 _ADVICE: Final = {
     "tuple": "a tuple has a type for each place. Use a list, or a class with named fields",
@@ -106,8 +104,6 @@ _ADVICE: Final = {
     "Any for the values, or str without limits for the keys, and no webop.models.CEL",
     "keys": "API servers cannot check keys of this type. Use str, int, an enum, a Literal, UUID or "
     "IPv4Address",
-    "endless": "a check of the keys costs API servers too much. Set pydantic.Field(max_length=…) "
-    "for this map, and for the lists and maps around it",
     "items": "items of Unique() must have one type, other than float, and cannot be None",
     "marker": "Unique() and ListKeys() are for lists, Embedded() is for objects, Atomic() for both"
     ". Leave it out, or change the type",
@@ -219,12 +215,17 @@ def _find_unsupported(schema: Mapping[str, Any]) -> str | None:
     return None
 
 
+def find_values(schema: Mapping[str, Any]) -> list[Any]:
+    """Return the values of an enum, without null; for other schemas, nothing."""
+    parts = (schema, *schema.get("allOf", ()))  # null is refused in a plain enum
+    return [value for part in parts for value in part.get("enum", ()) if value is not None]
+
+
 def build_schema(model: type[pydantic.BaseModel]) -> Schema:
     """Build the structural schema of a class.
 
     Raises:
-        ConfigurationError: Kubernetes cannot say what the class says; or a rule can cost the API
-            server too much.
+        ConfigurationError: Kubernetes cannot say what the class says.
     """
     try:
         found = TypeAdapter(model).json_schema(mode="validation", schema_generator=_Generator)
@@ -235,7 +236,6 @@ def build_schema(model: type[pydantic.BaseModel]) -> Schema:
     schema = converter.convert(found, ())
     if find_definition(model) is not None or {"apiVersion", "kind"} <= schema["properties"].keys():
         schema = _complete_root(schema)
-    check_costs(schema, model.__qualname__)
     return schema
 
 
@@ -366,11 +366,8 @@ class _Converter:
             schema[PRESERVE] = True
         if not names and (rule := self._build_key_rule(keys, path)):
             schema[RULES] = [*schema.get(RULES, ()), {"rule": rule}]
-            is_long = "maxProperties" not in node and len(keys.get("pattern", "")) > _LONG_PATTERN
             if not _has_type(schema.get("additionalProperties", {})):
                 self._refuse(path, "untyped")
-            if self._endless or is_long:
-                self._refuse(path, "endless")
 
     def _build_key_rule(self, keys: Schema, path: tuple[str, ...]) -> str:
         """Return a rule for the keys of a map; nothing if all keys are right."""

@@ -33,19 +33,8 @@ _OPTIONS = {
     "": ("MODULES", "ALL_NAMESPACES", "NAMESPACES", "ALIASED"),  # for webop.app
     "RUN_": (
         *("VERBOSE", "DEBUG", "QUIET", "LOG_FORMAT", "LOG_PREFIX", "LOG_REFKEY"),
-        *("ALL_NAMESPACES", "CLUSTERWIDE", "NAMESPACE", "NAMESPACES", "PEERING", "PEERING_NAME"),
-        *("MODULE", "MODULES", "STANDALONE", "DEV", "PRIORITY"),
-        *("PROBES", "LIVENESS", "LIVENESS_ENDPOINT", "METRICS", "METRICS_ENDPOINT", "STATUS"),
-        *(
-            "STATUS_ENDPOINT",
-            "LEASE",
-            "LEASE_NAME",
-            "SHARDS",
-            "SHARDS_NAME",
-            "ALIASED",
-            "RELOAD",
-            "TAKE_OVER",
-        ),
+        *("CLUSTERWIDE", "NAMESPACES", "MODULES", "RELOAD", "STANDALONE", "PEERING", "PRIORITY"),
+        *("DEV", "LEASE", "SHARDS", "TAKE_OVER", "LIVENESS_ENDPOINT", "METRICS", "STATUS"),
     ),
 }
 OPTION_NAMES = [f"{PREFIX}{command}{name}" for command, names in _OPTIONS.items() for name in names]

@@ -43,6 +43,7 @@ from webop.settings.values import (
     number,
     parse,
     text,
+    without_effect,
 )
 from webop.settings.watch_selectors import Kinds, SelectorMapping, Selectors
 
@@ -233,10 +234,10 @@ class BatchingSettings(Section):
 
     worker_limit: Count | None = None
     """The number of objects of one kind that are processed at once; None for no limit."""
-    idle_timeout: Seconds = 5.0
-    """No effect, accepted for compatibility: objects without work have no worker."""
-    batch_window: Seconds = 0.1
-    """No effect, accepted for compatibility: webop uses the newest state without waiting."""
+    idle_timeout: Annotated[float | None, without_effect("idle_timeout")] = 5.0
+    """No effect, accepted with a warning: objects without work have no worker."""
+    batch_window: Annotated[float | None, without_effect("batch_window")] = 0.1
+    """No effect, accepted with a warning: webop uses the newest state without waiting."""
     exit_timeout: Seconds = 2.0
     """How long objects in progress can take when the operator shuts down."""
     error_delays: Delays = _FIBONACCI
@@ -364,9 +365,8 @@ class PersistenceSettings(Section):
     """The storage of the progress of handlers."""
     diffbase_storage: DiffBaseStorage = made(AnnotationsDiffBaseStorage)
     """The storage of the last handled state."""
-    consistency_timeout: Seconds | None = 5.0
-    """No effect, accepted for compatibility: webop reads the newest state when a patch
-    conflicts."""
+    consistency_timeout: Annotated[float | None, without_effect("consistency_timeout")] = 5.0
+    """No effect, accepted with a warning: webop reads the newest state when a patch conflicts."""
     _prefix: str | None = None
 
     @property

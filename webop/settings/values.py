@@ -15,6 +15,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from webop.objects.names import LABEL, SUBDOMAIN
 from webop.objects.rights import parse_right
 
+logger = logging.getLogger(__name__)
+
 _FLAGS = {
     **dict.fromkeys(("1", "on", "t", "true", "y", "yes"), True),
     **dict.fromkeys(("0", "off", "f", "false", "n", "no"), False),
@@ -163,6 +165,18 @@ def _check_rights(value: Any) -> Any:
     for text in texts:
         parse_right(text)
     return tuple(texts)
+
+
+def without_effect(name: str) -> Callable[[Any], Any]:
+    """Return a check for a time that Kopf has, but webop does not need: it logs a warning."""
+    check = number(least=0)
+
+    def warn(value: Any) -> Any:
+        value = None if value is None else check(value)
+        logger.warning("The setting %s has no effect in webop. Remove it.", name)
+        return value
+
+    return warn
 
 
 Seconds = Annotated[float, number(least=0)]

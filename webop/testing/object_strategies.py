@@ -14,12 +14,11 @@ from hypothesis import HealthCheck, Phase, assume, settings
 from hypothesis import strategies as st
 
 from webop.errors import MisfitError
-from webop.models.cel_costs import find_values
 from webop.models.definitions import find_definition
 from webop.models.fitting import fit
 from webop.models.keywords import INT_OR_STRING, LIST_KEYS, LIST_TYPE, RULES
 from webop.models.patterns import FORMATS
-from webop.models.schema import Schema, build_schema
+from webop.models.schema import Schema, build_schema, find_values
 
 Strategy = st.SearchStrategy[Any]
 

@@ -120,7 +120,7 @@ def test_an_operator_without_webhooks_gets_no_service_and_lets_nobody_in(make: M
     assert made.container["image"] == "my-operator:0.1.0"
     assert made.container["args"] == [
         *("run", "--all-namespaces", "--standalone", "--lease=my-operator"),
-        *("--probes=http://0.0.0.0:8080/healthz", "--status=http://localhost:8081/ui"),
+        *("--liveness=http://0.0.0.0:8080/healthz", "--status=http://localhost:8081/ui"),
         "handlers.py",
     ]
     assert made.get_verbs("pods") == ["get", "list", "watch", "patch"]

@@ -66,22 +66,19 @@ def test_handlers_find_the_priority_in_the_context_of_the_command(
 @pytest.mark.parametrize(
     ("name", "text", "path", "value"),
     [
-        ("ALL_NAMESPACES", "1", "peering.clusterwide", True),
         ("CLUSTERWIDE", "true", "peering.clusterwide", True),
         ("NAMESPACES", "a b-*,!b-c", "peering.clusterwide", False),
-        ("NAMESPACE", "a", "peering.clusterwide", False),
         ("PRIORITY", "7", "peering.priority", 7),
         ("DEV", "yes", "peering.priority", 666),
         ("DEV", "no", "peering.priority", 0),
         ("STANDALONE", "1", "peering.standalone", True),
         ("STANDALONE", "", "peering.standalone", False),
         ("PEERING", "mine", "peering.name", "mine"),
-        ("PEERING_NAME", "mine", "peering.mandatory", True),
         ("LEASE", "mine", "leadership.lease_name", "mine"),
     ],
 )
 def test_options_come_from_the_environment_too(name: str, text: str, path: str, value: Any) -> None:
-    scope = [] if "NAMESPACE" in name or name == "CLUSTERWIDE" else ["-A"]
+    scope = [] if name in ("CLUSTERWIDE", "NAMESPACES") else ["-A"]
     run = run_once(*scope, env={f"WEBOP_RUN_{name}": text})
     assert read(run.settings, path) == value
     assert "unknown environment variable" not in run.result.output
@@ -92,9 +89,8 @@ def test_options_come_from_the_environment_too(name: str, text: str, path: str, 
     ("args", "variables", "path", "value"),
     [
         (["-A"], {"WEBOP_RUN_NAMESPACES": "a"}, "peering.clusterwide", True),
-        (["-n", "a"], {"WEBOP_RUN_ALL_NAMESPACES": "1"}, "peering.clusterwide", False),
+        (["-n", "a"], {"WEBOP_RUN_CLUSTERWIDE": "1"}, "peering.clusterwide", False),
         (["-A", "-p7"], {"WEBOP_RUN_PRIORITY": "5"}, "peering.priority", 7),
-        (["-A", "-p7"], {"WEBOP_RUN_DEV": "1"}, "peering.priority", 7),
         (["-A", "--dev"], {"WEBOP_RUN_PRIORITY": "5"}, "peering.priority", 666),
         (["-A", "-Pmine"], {"WEBOP_RUN_PEERING": "theirs"}, "peering.name", "mine"),
         (["-A"], {"WEBOP_PEERING__PRIORITY": "5"}, "peering.priority", 5),
@@ -148,7 +144,7 @@ def test_mistakes_in_options_are_told(
 
 @pytest.mark.parametrize(
     ("variable", "nearest"),
-    [("WEBOP_RUN_NAMESPACE_", "WEBOP_RUN_NAMESPACE"), ("WEBOP_POSTNG__LEVEL", "POSTING__LEVEL")],
+    [("WEBOP_RUN_NAMESPACE", "WEBOP_RUN_NAMESPACES"), ("WEBOP_POSTNG__LEVEL", "POSTING__LEVEL")],
 )
 def test_variables_that_mean_nothing_are_told_once(variable: str, nearest: str) -> None:
     output = run_once("-A", env={variable: "x"}).result.output

@@ -70,6 +70,21 @@ def test_a_prefix_and_what_it_sets_exclude_each_other(name: str, value: Any) -> 
         setattr(persistence, name, value)
 
 
+@pytest.mark.feature("CFG-19", "CFG-20", "CFG-39")
+def test_settings_without_effect_are_accepted_with_a_warning_each(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    settings = OperatorSettings.from_environment({"WEBOP_PERSISTENCE__CONSISTENCY_TIMEOUT": "1"})
+    settings.batching.idle_timeout = 5
+    settings.queueing.batch_window = 0.5
+    assert settings.persistence.consistency_timeout == 1
+    assert settings.batching.batch_window == 0.5
+    names = ("consistency_timeout", "idle_timeout", "batch_window")
+    assert caplog.messages == [
+        f"The setting {name} has no effect in webop. Remove it." for name in names
+    ]
+
+
 @pytest.mark.feature("D-23")
 def test_the_newer_name_of_batching_works() -> None:
     settings = OperatorSettings()
@@ -213,7 +228,7 @@ def test_the_environment_sets_settings(variable: str, text: str, path: str, valu
 
 MEANINGFUL = [
     *("WEBOP_MODULES", "WEBOP_ALL_NAMESPACES", "WEBOP_NAMESPACES", "WEBOP_ALIASED"),
-    *("WEBOP_RUN_NAMESPACES", "WEBOP_RUN_NAMESPACE", "WEBOP_RUN_LOG_FORMAT", "WEBOP_RUN_LEASE"),
+    *("WEBOP_RUN_NAMESPACES", "WEBOP_RUN_LOG_FORMAT", "WEBOP_RUN_LEASE"),
     *(
         "WEBOP_CACHE",
         "WEBOP_KUBERNETES",
@@ -245,7 +260,7 @@ def test_variables_that_are_no_settings_are_left_alone(caplog: pytest.LogCapture
         ("WEBOP_LEADERSHIP__LEASE", "WEBOP_LEADERSHIP__LEASE_NAME"),
         ("WEBOP_EXECUTION__MAX_WORKER", "WEBOP_EXECUTION__MAX_WORKERS"),
         ("WEBOP_MODULE", "WEBOP_MODULES"),
-        ("WEBOP_RUN_NAMESPACE_", "WEBOP_RUN_NAMESPACE"),
+        ("WEBOP_RUN_NAMESPACE", "WEBOP_RUN_NAMESPACES"),
         ("WEBOP_RUN_LOGFORMAT", "WEBOP_RUN_LOG_FORMAT"),
         ("WEBOP_STANDALONE", "WEBOP_RUN_STANDALONE"),
         ("WEBOP_WEBHOOKS_REMOVE_IS_SURE", None),
@@ -280,14 +295,12 @@ def test_the_variables_of_run_are_known_and_no_other_command_has_any() -> None:
     """They are listed where no command is imported: the list is compared with the commands."""
     context = click.Context(main, info_name="webop", **main.context_settings)
     there = {
-        f"{prefix}_{name}".upper()
+        f"{prefix}_{param.name}".upper()
         for command, prefix in list_prefixes(main, context)
         for param in command.params
-        for name in (param.name, *(word.strip("-").replace("-", "_") for word in param.opts))
-        if isinstance(param, click.Option) and len(str(name)) > 1
+        if isinstance(param, click.Option) and param.allow_from_autoenv
     }
-    assert {name for name in OPTION_NAMES if "_RUN_" in name} <= there
-    assert {name.split("_")[1] for name in there} == {"RUN"}
+    assert {name for name in OPTION_NAMES if "_RUN_" in name} == there
 
 
 def list_prefixes(

@@ -82,7 +82,7 @@ def build_dockerfile(
     copies = f"{_copy(copied)}\n" if copied else ""
     if found or wheels:
         copies += f"COPY {json.dumps([os.path.relpath(folder, root), 'wheels'])}\n"
-    arguments = ["run", "--all-namespaces", f"--probes=http://0.0.0.0:{PROBES_PORT}/healthz"]
+    arguments = ["run", "--all-namespaces", f"--liveness=http://0.0.0.0:{PROBES_PORT}/healthz"]
     return f"""\
 # Made by: webop image {command}
 #   docker build -t {name} .

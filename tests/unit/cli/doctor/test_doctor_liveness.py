@@ -40,7 +40,7 @@ def check(webhooks: list[Json], records: list[ReplicaRecord]) -> list[Finding]:
         WebhookType.VALIDATING: Configuration("1", webhooks, texts),
         WebhookType.MUTATING: Configuration(),
     }
-    return list(check_replicas(found, "webop webhooks remove it", NOW))
+    return list(check_replicas(found, "webop uninstall --managed it", NOW))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""``webop pause`` and ``webop unpause``: pause operators from the command line.
+"""``webop freeze`` and ``webop resume``: pause operators from the command line.
 
 A freeze is a record with a high priority and a lifetime in the peering object of the operators
 (chapter "Peering"); see :mod:`webop.coordination.peer_records`.
@@ -18,7 +18,6 @@ import click
 from webop.cli.help_layout import SectionCommand, build_option
 from webop.cli.options import (
     DEV_PRIORITY,
-    choose_priority,
     choose_scope,
     logging_options,
     scope_options,
@@ -42,28 +41,6 @@ from webop.objects.namespace_patterns import is_exact, select_namespaces
 from webop.objects.resources import NAMESPACES, Resource
 
 _DEFAULT_PRIORITY = 100
-
-_EPILOG = """\b
-Examples:
-{examples}
-
-\b
-Environment:
-    WEBOP_{command}_<OPTION>  an option, as WEBOP_{command}_PEERING=name
-    KUBECONFIG                the files with credentials for the cluster
-
-\b
-Exit codes:
-    0  Success.
-    1  The command failed in at least one namespace. The message says why.
-    2  The command line is wrong.
-"""
-_PAUSE = """\
-    webop pause -A --peering default --lifetime 600 --message 'backup is running'
-    webop pause -n prod -n 'team-*' --peering my-operator --lifetime 60"""
-_UNPAUSE = """\
-    webop unpause -A --peering default
-    webop unpause -A --peering default --id alice@laptop"""
 
 
 class Request(NamedTuple):
@@ -122,7 +99,7 @@ def _target_options(fn: Callable[..., None]) -> Callable[..., None]:
     return wrapper
 
 
-@click.command(cls=SectionCommand, epilog=_EPILOG.format(command="PAUSE", examples=_PAUSE))
+@click.command(cls=SectionCommand)
 @_target_options
 @_record(
     "-t",
@@ -144,15 +121,19 @@ def _target_options(fn: Callable[..., None]) -> Callable[..., None]:
 @_record("--dev", is_flag=True, help=f"The same as --priority={DEV_PRIORITY}.")
 @_record("-m", "--message", metavar="TEXT", default="", help="The reason, which operators log.")
 @logging_options
-def pause(request: Request, lifetime: int, priority: int, dev: bool, message: str) -> None:
+def freeze(request: Request, lifetime: int, priority: int, dev: bool, message: str) -> None:
     """Pause the operators of a peering without stopping their processes.
 
-    The operators finish the calls that run and stop their daemons and timers. They handle no
-    objects until the lifetime is over or you run 'webop unpause'. They still serve webhooks.
+    \b
+        webop freeze -A --peering default --lifetime 600 --message 'backup is running'
+        webop freeze -n prod -n 'team-*' --peering my-operator --lifetime 60
 
-    'webop freeze' is the same command.
-    """
-    priority = choose_priority(click.get_current_context(), dev, priority)
+    The operators finish the calls that run and stop their daemons and timers. They handle no
+    objects until the lifetime is over or you run 'webop resume'. They still serve webhooks.
+
+    The exit code is 1 if the command failed in at least one namespace.
+    """  # noqa: D301  \b keeps click from wrapping the lines
+    priority = DEV_PRIORITY if dev else priority
     now = time.time()
     record = build_record(priority, lifetime, now, message)
 
@@ -177,18 +158,22 @@ def pause(request: Request, lifetime: int, priority: int, dev: bool, message: st
     scope = ["-A"] if request.clusterwide else [f"--namespace={p}" for p in request.patterns]
     target = shlex.join([*scope, "--peering", request.peering, "--id", request.identity])
     click.echo(
-        f"The pause ends at {format_time(now + lifetime)}. To end it sooner: webop unpause {target}"
+        f"The pause ends at {format_time(now + lifetime)}. To end it sooner: webop resume {target}"
     )
 
 
-@click.command(cls=SectionCommand, epilog=_EPILOG.format(command="UNPAUSE", examples=_UNPAUSE))
+@click.command(cls=SectionCommand)
 @_target_options
 @logging_options
-def unpause(request: Request) -> None:
-    """Resume the operators of a peering that 'webop pause' has paused.
+def resume(request: Request) -> None:
+    """Resume the operators of a peering that 'webop freeze' has paused.
 
-    'webop resume' is the same command.
-    """
+    \b
+        webop resume -A --peering default
+        webop resume -A --peering default --id alice@laptop
+
+    The exit code is 1 if the command failed in at least one namespace.
+    """  # noqa: D301  \b keeps click from wrapping the lines
 
     async def remove(client: Client, kind: Resource, namespace: str | None) -> bool:
         try:

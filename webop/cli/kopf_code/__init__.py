@@ -1,4 +1,4 @@
-"""The findings about an operator."""
+"""Read the files of an operator for Kopf: what must change, and what behaves differently."""
 
 from __future__ import annotations
 

@@ -9,12 +9,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import webop
-from webop.cli.migration.findings import Finding
+from webop.cli.kopf_code import Finding
 from webop.settings.base import list_fields
 from webop.settings.groups import OperatorSettings
 
 _MODULES = {"cli", "lifecycles", "on", "testing"}
-_NO_EFFECT = {("batching", "idle_timeout"), ("batching", "batch_window")}
+_NO_EFFECT = {
+    *(("batching", "idle_timeout"), ("batching", "batch_window")),
+    ("persistence", "consistency_timeout"),
+}
 _VERSION_CALLS = {"distribution", "get_distribution", "require", "version"}
 
 
