@@ -394,9 +394,9 @@ class AsyncClient:
         stream. A connection that is lost after the first line is an error: lines can be missing.
 
         Raises:
-            APINotFoundError: the pod, or the previous container, does not exist.
-            APIStatusError: the container has not started (400), or the API server cannot reach the
-                node (500); the message says why.
+            APINotFoundError: the pod does not exist, or its node.
+            APIStatusError: the container has not started, or there was none before (400), or the
+                API server cannot reach the node (500); the message says why.
         """
         if unknown := options.keys() - LogOptions.__annotations__.keys():
             raise TypeError(f"logs() has no option {', '.join(sorted(unknown))}.")
