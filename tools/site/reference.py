@@ -30,7 +30,7 @@ from webop.cli import main as webop_command
 from webop.cli.help_layout import SectionOption
 from webop.controlplane.versions import PINNED_VERSION
 from webop.monitoring.metrics import DEFINITIONS
-from webop.settings.base import Section, find_setters
+from webop.settings.base import Section, find_setters, list_fields
 from webop.settings.thread_pools import PoolSection
 
 PAGES = tuple(
@@ -118,8 +118,9 @@ _PEERS: dict[str, Any] = {
 
 def _list_meanings(section: type[Section]) -> Iterator[tuple[str, str]]:
     """Yield the settings of a group with the texts below them in the code."""
-    texts = read_texts(section)
-    for name in section.model_fields:
+    kind: type = section
+    texts = read_texts(kind)
+    for name in list_fields(section):
         if name not in texts:
             raise LookupError(f"There is no text below {section.__name__}.{name}.")
         yield name, texts[name]

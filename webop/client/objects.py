@@ -31,9 +31,8 @@ from typing import (
     overload,
 )
 
-import pydantic
-
 from webop.aio.backoff import Backoff
+from webop.aio.concurrency import find_running_loop
 from webop.client.auth.exec_plugins import current_login
 from webop.client.changes import Change, Comparison, follow
 from webop.client.current_client import current_client
@@ -70,17 +69,20 @@ from webop.errors import (
     LoginError,
     MisfitError,
 )
+from webop.models.definitions import is_class, is_instance
 from webop.models.fitting import dump, dump_set, fit
 from webop.objects.patch import Patch
 from webop.objects.resources import Resource, Selector, select_objects
 from webop.objects.status_conditions import meets
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from webop.client.api import Client
 
 P = ParamSpec("P")
 R = TypeVar("R")
-M = TypeVar("M", bound=pydantic.BaseModel)
+M = TypeVar("M", bound="BaseModel")
 S_co = TypeVar("S_co", covariant=True)
 
 Obj: TypeAlias = dict[str, Any]
@@ -154,10 +156,10 @@ class AsyncClient:
         - Each attempt ends after 60 s at the latest, waiting not included.
         - In reviews of dry runs, the API server stores nothing: all requests are dry runs.
 
-    All methods raise ``webop.APIError`` (``APINotFoundError``, ``APIConflictError``, …) if the
-    API server refuses the request or cannot be reached, ``webop.LoginError`` if there are no
-    credentials, ``webop.ConfigurationError`` if several kinds have the name, and TypeError or
-    ValueError for invalid arguments.
+    All methods raise ``webop.errors.APIError`` (``APINotFoundError``, ``APIConflictError``, …) if
+    the API server refuses the request or cannot be reached, ``webop.LoginError`` if there are no
+    credentials, ``webop.errors.ConfigurationError`` if several kinds have the name, and TypeError
+    or ValueError for invalid arguments.
 
     Caveats:
         The first attempt can have succeeded although its response was lost. So a retried creation
@@ -414,7 +416,7 @@ class AsyncClient:
     ) -> Obj: ...
     async def create(
         self,
-        body: Mapping[str, Any] | pydantic.BaseModel,
+        body: Mapping[str, Any] | BaseModel,
         *,
         namespace: str | None = None,
         kind: Kind | None = None,
@@ -435,7 +437,7 @@ class AsyncClient:
         Raises:
             APIConflictError: an object of this name exists.
         """
-        raw = dump(body) if isinstance(body, pydantic.BaseModel) else body
+        raw = dump(body) if is_instance(body) else body
         place = namespace or _get(raw, "namespace")
         target = _Target(kind or _select(raw), place, name, subresource)
         return fit_kind(type(body), await self._send("POST", target, body=raw))
@@ -454,7 +456,7 @@ class AsyncClient:
     ) -> Obj: ...
     async def replace(
         self,
-        body: Mapping[str, Any] | pydantic.BaseModel,
+        body: Mapping[str, Any] | BaseModel,
         *,
         namespace: str | None = None,
         subresource: str | None = None,
@@ -474,7 +476,7 @@ class AsyncClient:
             APINotFoundError: it does not exist.
             ValueError: the body has no name, or no resource version.
         """
-        raw = dump(body) if isinstance(body, pydantic.BaseModel) else body
+        raw = dump(body) if is_instance(body) else body
         name, place = _get(raw, "name"), namespace or _get(raw, "namespace")
         if not (name and _get(raw, "resourceVersion")):
             raise ValueError(
@@ -507,7 +509,7 @@ class AsyncClient:
     ) -> Obj: ...
     async def apply(
         self,
-        body: Mapping[str, Any] | pydantic.BaseModel,
+        body: Mapping[str, Any] | BaseModel,
         *,
         namespace: str | None = None,
         subresource: str | None = None,
@@ -530,7 +532,7 @@ class AsyncClient:
         Raises:
             APIConflictError: fields of other managers would change; the message names both.
         """
-        raw = dump_set(body) if isinstance(body, pydantic.BaseModel) else body
+        raw = dump_set(body) if is_instance(body) else body
         name, place = _get(raw, "name"), namespace or _get(raw, "namespace")
         if not name:
             raise ValueError("apply() needs a name in metadata.name.")
@@ -907,7 +909,7 @@ class SyncClient:
             RuntimeError: the caller runs in that event loop, which would wait for itself; or the
                 loop is closed.
         """
-        if asyncio._get_running_loop() is self._loop:  # noqa: SLF001 - the public one raises
+        if find_running_loop() is self._loop:
             coroutine.close()
             raise RuntimeError(
                 "The sync client would block the event loop forever. In async functions, await the "
@@ -935,7 +937,7 @@ def fit_kind(kind: object, obj: Obj) -> Any:
     Raises:
         MisfitError: it does not fit; the message names the object and the fields.
     """
-    if not (isinstance(kind, type) and issubclass(kind, pydantic.BaseModel)):
+    if not is_class(kind):
         return obj
     try:
         return fit(kind, obj)

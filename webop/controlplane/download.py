@@ -117,7 +117,7 @@ def download_archive(archive: Archive, target: Path, progress: Progress) -> None
     if not archive.is_pinned:
         _note_beside(archive.url, progress)
     packed = target / "envtest.tar.gz"
-    _download(archive.url, packed, hashlib.sha512(), archive.sha512, progress)
+    _download(archive.url, packed, "sha512", archive.sha512, progress)
     with tarfile.open(packed) as files:
         for member in files:
             name = PurePosixPath(member.name).name
@@ -145,7 +145,7 @@ def download_release(name: str, version: str, target: Path, progress: Progress) 
     if not expected:
         raise SourceError(f"{url}.sha256 is empty")
     _note_beside(url, progress)
-    _download(url, target / name, hashlib.sha256(), expected[0], progress)
+    _download(url, target / name, "sha256", expected[0], progress)
     (target / name).chmod(0o755)
 
 
@@ -197,9 +197,7 @@ def _explain(error: Exception) -> str:
     return str(reason) or type(reason).__name__
 
 
-def _download(
-    url: str, path: Path, digest: hashlib._Hash, expected: str, progress: Progress
-) -> None:
+def _download(url: str, path: Path, algorithm: str, expected: str, progress: Progress) -> None:
     """Download a URL to a file.
 
     Raises:
@@ -209,6 +207,7 @@ def _download(
     what = f"Downloading {url.rsplit('/', 1)[-1]}"
     try:
         with _limit(lambda: _open(url), url) as response, path.open("wb") as output:
+            digest = hashlib.new(algorithm)
             total, done = int(response.headers.get("Content-Length", 0)), 0
             while chunk := response.read(1 << 20):
                 output.write(chunk)

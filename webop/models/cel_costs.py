@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from webop.errors import ConfigurationError
-from webop.models.cel_rules import RULES
+from webop.models.keywords import RULES
 
 _LIMITS: Final = {"string": "maxLength", "array": "maxItems", "object": "maxProperties"}
 _BOUNDED_FORMATS: Final = frozenset({"date-time", "date", "uuid", "ipv4", "ipv6", "duration"})

@@ -308,5 +308,6 @@ class _DetachedSettings(AdmissionSettings):
 
 def _detach(settings: OperatorSettings) -> OperatorSettings:
     """Return a copy of the settings without a webhook server."""
-    admission = _DetachedSettings.model_construct(**(dict(settings.admission) | _DETACHED))
-    return settings.model_copy(update={"admission": admission})
+    admission = _DetachedSettings()
+    vars(admission).update(vars(settings.admission) | _DETACHED)
+    return settings.copy(admission=admission)

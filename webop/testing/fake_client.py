@@ -86,8 +86,8 @@ class FakeClient(AsyncClient):
 
     Args:
         given: what exists at the start, as for ``LocalCluster.apply``: classes with
-            ``@webop.resource`` (their kinds), objects as models or mappings, and paths of files
-            with YAML. Objects keep their status. Their namespaces are created.
+            ``@webop.models.resource`` (their kinds), objects as models or mappings, and paths of
+            files with YAML. Objects keep their status. Their namespaces are created.
         namespace: the namespace of objects that name none: given ones, and parents of reconcilers.
             It exists from the start. Requests must name theirs, as on a cluster.
         now: the time at the start, with a time zone. It stands still until the test moves
@@ -115,7 +115,6 @@ class FakeClient(AsyncClient):
             self._read_clock,
             random.Random(0),  # noqa: S311 - for the uids, which are the same in each run
             kinds=list_kinds(),
-            applies=True,
             collects=garbage_collection,
             converter=convert,
         )

@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 import webop
+from tests.kit.http_relay import fail
 from tests.kit.operators import Calls, Objects, Running, RunOperator, build_settings
 from tests.kit.reviews import serve
 from tests.kit.rights import grant, read_vault
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 LEASES = webop.Resource("coordination.k8s.io", "v1", "leases", kind="Lease")
+SHORT: Json = {"lease_duration": 4, "renew_deadline": 3}
 TIMES: Json = {"lease_duration": 10, "renew_deadline": 8, "retry_period": 0.1}
 MANY = 24  # objects; with random uids, each of three replicas has some of them
 
@@ -418,3 +420,102 @@ async def test_wrong_combinations_of_settings_are_refused_at_the_start(
         with pytest.raises(webop.ConfigurationError, match=text):
             async with run_operator(settings=settings):
                 pass
+
+
+async def test_daemons_stop_before_those_of_the_next_owner_begin(
+    team: Team, objects: Objects
+) -> None:
+    running: dict[str, set[str]] = {}
+
+    @webop.daemon("widgets")
+    async def work(name: str, memo: Any, stopped: webop.DaemonStopped, **_: Any) -> None:
+        assert not running.setdefault(name, set())
+        running[name].add(memo.me)
+        try:
+            await stopped.wait()
+        finally:
+            running[name].discard(memo.me)
+
+    await team.add("one")
+    await asyncio.gather(*(objects.create(f"w-{number}") for number in range(MANY)))
+    names = {f"w-{number}" for number in range(MANY)}
+
+    def list_of(owner: str) -> set[str]:
+        return {name for name, by in running.items() if by == {owner}}
+
+    await eventually(lambda: list_of("one") == names, "all daemons")
+    await team.add("two")
+    await eventually(lambda: list_of("two") and list_of("one") | list_of("two") == names, "moves")
+    await team.wait_balanced()
+    await team.stop("one")
+    await eventually(lambda: list_of("two") == names, "all daemons at the second one")
+
+
+async def test_a_replica_without_connection_stops_and_another_one_goes_on(
+    team: Team,
+    objects: Objects,
+    seen: Calls,
+    run_relayed: RunOperator,
+    relayed: Any,
+    log: pytest.LogCaptureFixture,
+) -> None:
+    await team.add("one", **SHORT)
+    async with run_relayed(
+        share(objects, **SHORT), identity="cut", memo=webop.Memo(me="cut"), beside=True, meddle=None
+    ):
+        team.running["cut"] = team.running["one"]
+        owners = await team.wait_balanced()
+        made = await asyncio.gather(*(objects.make(f"w-{number}") for number in range(MANY)))
+        del team.running["cut"]
+        is_down = asyncio.Event()
+
+        async def refuse(_: Any) -> Any:
+            is_down.set()
+            return fail(503)
+
+        relayed.meddle = refuse
+        for body in made:
+            meta = body["metadata"]
+            if find_shard(meta["uid"]) in owners["cut"]:
+                look = partial(seen.of, meta["name"])
+                await eventually(look, "takeover", check=lambda found: found[-1]["by"] == "one")
+                await objects.change(meta["name"], {"spec": {"x": 1}})
+        assert "The replica cut has not renewed the lease" in log.text
+        relayed.meddle = None
+        team.running["cut"] = team.running["one"]
+        await team.wait_balanced()
+        del team.running["cut"]
+
+
+async def test_without_the_lease_of_owners_all_begin_anew_and_nobody_acts_twice(
+    team: Team, objects: Objects, seen: Calls, client: Client, log: pytest.LogCaptureFixture
+) -> None:
+    for name in ("one", "two"):
+        await team.add(name, **SHORT)
+    await team.wait_balanced()
+    await asyncio.gather(*(objects.make(f"w-{number}") for number in range(MANY)))
+    await client.delete(LEASES, objects.namespace, "team-shards")
+    await eventually(lambda: log.text.count("Leadership is lost") == 2, "both notice it")
+    await team.wait_balanced()
+    for number in range(MANY):
+        await seen.wait(f"w-{number}", "resumed")
+    await objects.make("later")
+    assert len(seen.of("later", "created")) == 1
+
+
+async def test_an_object_whose_handler_runs_for_long_stays_and_others_move(
+    team: Team, objects: Objects, calls: Calls, log: pytest.LogCaptureFixture
+) -> None:
+    released = asyncio.Event()
+    webop.on.create("widgets", id="long")(calls.noting("long", released))
+    await team.add("one", **SHORT)
+    await objects.create("busy")
+    await calls.wait("busy")
+    shard = find_shard((await objects.get("busy"))["metadata"]["uid"])
+    await team.add("two", **SHORT)
+    owners = await team.wait_balanced()
+    assert shard in owners["one"]
+    assert len(calls.of("busy")) == 1
+    released.set()
+    await objects.wait_handled("busy")
+    assert len(calls.of("busy")) == 1

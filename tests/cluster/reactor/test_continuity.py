@@ -247,3 +247,35 @@ async def test_a_handler_that_runs_as_the_operator_stops_ends_and_is_not_called_
         await objects.wait_handled("one")
         await objects.pass_fence()
     assert calls.handlers("one") == ["begun", "ended"]
+
+
+async def test_a_kill_before_the_finalizer_goes_does_not_repeat_the_deletion_handlers(
+    run_relayed: RunOperator, run_operator: RunOperator, objects: Objects, calls: Calls
+) -> None:
+    """The records of the handlers go after the finalizer, however many requests it takes."""
+    other, reached = "tests.webop.dev/other", asyncio.Event()
+
+    @webop.on.delete("widgets", id="deleted", when=is_no_fence)
+    async def deleted(patch: webop.Patch, **kwargs: Any) -> None:
+        calls.note("deleted", kwargs)
+        patch.metadata.labels["deleted"] = "yes"
+
+    async def meddle(request: httpx.Request) -> httpx.Response | None:
+        """Let the operator write anything but the removal of the finalizer, and end it there."""
+        if request.method == "PATCH" and calls.of("one", "deleted"):
+            metadata = orjson.loads(request.content)["metadata"]
+            if reached.is_set() or FINALIZER not in metadata.get("finalizers", [FINALIZER]):
+                reached.set()
+                return httpx.Response(503)
+        return None
+
+    settings = build_settings(batching={"exit_timeout": 0.1})
+    async with run_relayed(settings, meddle=meddle):
+        await objects.make("one", finalizers=[other])
+        await objects.delete("one")
+        await reached.wait()
+    async with run_operator():
+        await objects.wait("one", lambda body: body["metadata"]["finalizers"] == [other])
+        await objects.wait("one", lambda body: not get_progress(body))
+        await objects.pass_fence()
+    assert calls.handlers("one") == ["deleted"]

@@ -10,13 +10,15 @@ import pytest
 
 import webop
 from tests.kit.forwarder import Forwarder
-from tests.kit.http_relay import fail
+from tests.kit.http_relay import Relay, fail
 from tests.kit.operators import (
     Calls,
     Objects,
     RunOperator,
     build_settings,
+    do_nothing,
     get_connection,
+    is_no_fence,
 )
 from tests.kit.waiting import eventually
 from webop.client.auth.vault import ConnectionInfo
@@ -150,3 +152,50 @@ async def test_a_senseless_patch_of_an_event_handler_harms_no_other_object(
         await objects.pass_fence()
     assert calls.handlers("good") == ["begun", "ended"]
     assert "has failed" not in caplog.text
+
+
+async def test_a_late_response_to_an_own_write_hides_no_newer_change(
+    relayed: Relay, run_relayed: RunOperator, objects: Objects, calls: Calls
+) -> None:
+    has_changed = False
+    webop.on.create("widgets", id="created", when=is_no_fence)(calls.noting("created"))
+    webop.on.update("widgets", id="updated")(calls.noting("updated"))
+
+    async def meddle(request: httpx.Request) -> httpx.Response | None:
+        nonlocal has_changed
+        if request.method != "PATCH" or not request.url.path.endswith("/one") or has_changed:
+            return None
+        has_changed = True
+        response = await relayed.pass_on(request)
+        await objects.patch("one", {"spec": {"a": 2}})
+        await objects.pass_fence()  # the watch has shown the change
+        return response
+
+    async with run_relayed(meddle=meddle):
+        await objects.create("one", {"a": 1})
+        await calls.wait("one", "updated")
+        await objects.wait_handled("one")
+    assert [call["spec"] for call in calls.of("one")] == [{"a": 1}, {"a": 2}]
+
+
+async def test_a_finalizer_refused_by_409_is_tried_again(
+    run_relayed: RunOperator, objects: Objects, calls: Calls
+) -> None:
+    """A conflict that is not about the version of the object: such as of a webhook."""
+    refused = 0
+    webop.on.create("widgets", id="fn")(calls.noting("fn"))
+    webop.on.delete("widgets", id="del")(do_nothing)
+
+    async def meddle(request: httpx.Request) -> httpx.Response | None:
+        nonlocal refused
+        is_patch = request.method == "PATCH" and request.url.path.endswith("/a")
+        if is_patch and b'"finalizers"' in request.content:
+            refused += 1
+            if refused == 1:
+                return fail(409)
+        return None
+
+    async with run_relayed(build_settings(**HASTY), meddle=meddle):
+        await objects.create("a")
+        await eventually(lambda: len(calls.of("a")) == 1, timeout=5)
+    assert refused == 2

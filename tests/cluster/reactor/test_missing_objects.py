@@ -206,3 +206,44 @@ async def test_objects_of_a_restored_backup_are_handled_as_the_list_shows_them(
         await calls.wait("removed", "None")
         await eventually(lambda: index() >= {"changed", "removed"} and "younger" not in index())
     assert [call["new"]["spec"]["x"] for call in seen[:2]] == [2, 3]
+
+
+async def test_an_object_that_is_gone_does_not_come_back_into_indexes_with_a_late_response(
+    relayed: Relay, run_relayed: RunOperator, objects: Objects
+) -> None:
+    """It is deleted while the response to a patch is on its way."""
+    watch = SilentWatch(relayed, objects.kind.plural)
+    written, released = asyncio.Event(), asyncio.Event()
+    seen: list[list[str]] = []
+
+    @webop.index("widgets", id="names", when=is_no_fence)
+    async def names(name: str, **_: Any) -> dict[str, bool]:
+        return {name: True}
+
+    @webop.on.create("widgets", id="fn", when=is_no_fence)
+    async def fn(names: webop.Index[str, bool], **_: Any) -> None:
+        seen.append(sorted(names))
+        watch.is_silent = True
+
+    async def meddle(request: httpx.Request) -> httpx.Response | None:
+        if request.method != "PATCH" or not request.url.path.endswith("/one"):
+            return None
+        response = await relayed.pass_on(request)
+        written.set()
+        await released.wait()
+        return response
+
+    async with run_relayed(meddle=meddle):
+        await objects.create("one")
+        await asyncio.wait_for(written.wait(), 10)
+        await objects.delete("one")
+        opened = watch.opened
+        watch.end()
+        await eventually(lambda: watch.opened > opened)
+        await objects.pass_fence()  # the list is over
+        released.set()
+        for _ in range(3):  # in the meantime, the response has its effects
+            await objects.pass_fence()
+        await objects.create("two")
+        await eventually(lambda: len(seen) == 2)
+    assert seen == [["one"], ["two"]]

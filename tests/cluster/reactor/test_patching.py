@@ -277,3 +277,28 @@ async def test_a_patch_on_its_way_never_lands_on_another_object_of_the_same_name
         raw = await objects.get("a")
     assert "status" not in raw
     assert "annotations" not in raw["metadata"]
+
+
+@pytest.mark.feature("PAT-07", "PAT-09")
+async def test_a_function_whose_patch_is_outdated_when_it_arrives_is_applied_to_the_newer_state(
+    objects: Objects, run_relayed: RunOperator
+) -> None:
+    is_changed = False
+
+    def append(body: webop.RawBody) -> None:
+        body["spec"]["by"] = [body["spec"]["a"]]
+
+    @webop.on.create("widgets", id="fn", labels={"x": "y"})
+    async def fn(patch: webop.Patch, **_: Any) -> None:
+        patch.fns.append(append)
+
+    async def meddle(request: httpx.Request) -> None:
+        nonlocal is_changed
+        if b'"/spec/by"' in request.content and not is_changed:
+            is_changed = True
+            await objects.patch("one", {"spec": {"a": 1}})
+
+    async with run_relayed(meddle=meddle):
+        await objects.create("one", {"a": 0}, labels={"x": "y"})
+        body = await objects.wait("one", lambda body: body["spec"].get("by"), timeout=5)
+    assert body["spec"] == {"a": 1, "by": [1]}

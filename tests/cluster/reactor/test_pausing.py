@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from functools import partial
 from typing import Any
 
@@ -11,10 +12,12 @@ import pytest
 import webop
 from tests.kit.operators import (
     FINALIZER,
+    PREFIX,
     Calls,
     Objects,
     RunOperator,
     build_settings,
+    get_progress,
 )
 from tests.kit.peering_objects import Boss
 from tests.kit.timeline import Timeline
@@ -112,3 +115,41 @@ def run_with(run: Any, registry: webop.OperatorRegistry) -> RunOperator:
     plain: partial[Any] = run
     info = plain.args[0]
     return partial(plain.func, info, registry, **plain.keywords)
+
+
+@pytest.mark.parametrize(
+    ("key", "purpose", "names"),
+    [
+        pytest.param(
+            "resume", "resume", ["create", "both", "both", "resume"], id="a resume handler"
+        ),
+        pytest.param("both", "resume", ["create", "both", "both", "resume"], id="of both"),
+        pytest.param("both", "update", ["create", "both"], id="of both, in an undone update"),
+        pytest.param("update", "update", ["create", "both"], id="an update handler"),
+    ],
+)
+async def test_records_that_another_operator_left_in_the_pause_do_not_stay_on_the_object(
+    noting: Calls,
+    registry: webop.OperatorRegistry,
+    run_peer: RunOperator,
+    objects: Objects,
+    boss: Boss,
+    key: str,
+    purpose: str,
+    names: list[str],
+) -> None:
+    both = noting.noting("both")
+    for decorate in (webop.on.create, webop.on.update, webop.on.resume):
+        decorate("widgets", registry=registry, id="both")(both)
+    async with run_peer():
+        await objects.pass_fence()  # so that it need not be resumed
+        await objects.make("one")
+        await boss.pause()
+        record = {"started": "2030-01-01T00:00:00Z", "purpose": purpose, "retries": 3}
+        left = {f"{PREFIX}/{key}": json.dumps(record)}
+        await objects.patch("one", {"metadata": {"annotations": left}})
+        await boss.resume()
+        await objects.wait("one", lambda raw: not get_progress(raw))
+        await objects.pass_fence()
+    assert sorted(noting.handlers("one")) == sorted(names)
+    assert {call["retry"] for call in noting.of("one", key)} <= {0, 3}

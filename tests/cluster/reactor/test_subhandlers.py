@@ -245,3 +245,20 @@ async def test_a_sub_handler_is_called_when_its_field_is_undone_while_another_re
         gate.is_open = True
         await objects.wait_handled("one")
     assert [call["new"] for call in gate.calls.of("one", "child")] == [2, 1]
+
+
+@pytest.mark.feature("D-67", "FLT-08")
+async def test_a_field_handler_is_called_when_its_field_is_removed_in_the_middle_of_a_creation(
+    run_operator: RunOperator, objects: Objects, gate: Gate
+) -> None:
+    webop.on.field("widgets", id="f", field="spec.x")(gate.calls.noting("f"))
+    webop.on.create("widgets", id="gate", when=is_no_fence)(gate.fn)
+    async with run_operator():
+        await objects.create("one", {"x": 1, "y": 1})
+        await gate.wait()
+        await objects.patch("one", {"spec": {"x": None}})
+        await objects.pass_fence()
+        await gate.wait()
+        gate.is_open = True
+        await objects.wait_handled("one")
+    assert [call["new"] for call in gate.calls.of("one", "f")] == [1, None]

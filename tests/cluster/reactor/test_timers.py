@@ -11,6 +11,7 @@ import pytest
 import webop
 from tests.kit.operators import FINALIZER, Calls, Objects, RunOperator
 from tests.kit.timeline import Timeline
+from webop.reactor.daemons import Daemon
 
 LATE = 0.35  # seconds; how late a busy machine may be
 
@@ -264,3 +265,43 @@ async def test_a_timer_that_fails_for_good_stops_until_there_is_a_new_operator(
     async with run_operator():
         await timeline.wait("permanent", 2)
         await timeline.wait("failing", 2 * expected)
+
+
+async def test_an_error_of_webop_is_a_failed_attempt_of_a_timer_or_daemon(
+    run_operator: RunOperator,
+    objects: Objects,
+    timeline: Timeline,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    is_broken = True
+
+    async def save(self: Daemon, *_: Any, **__: Any) -> None:
+        self.cause.patch.clear()
+        if is_broken:
+            raise ZeroDivisionError
+
+    monkeypatch.setattr(Daemon, "save", save)
+
+    @webop.daemon("widgets", id="daemon", backoff=0.2)
+    async def daemon(retry: int, **_: Any) -> str:
+        timeline.note(f"daemon {retry}")
+        return "done"
+
+    @webop.timer("widgets", id="timer", backoff=0.2, interval=0.5)
+    async def timer(retry: int, patch: webop.Patch, **_: Any) -> None:
+        assert not patch
+        timeline.note(f"timer {retry}")
+        patch.spec["a"] = 1
+
+    async with run_operator():
+        await objects.create("one", {"a": 0})
+        await timeline.wait("daemon 2")
+        await timeline.wait("timer 2")
+        is_broken = False
+        await timeline.wait("timer 0", 4)
+        count = len([name for name in timeline.list_names() if "daemon" in name])
+        await timeline.wait("timer 0", 5)
+        assert len([name for name in timeline.list_names() if "daemon" in name]) == count
+    assert "Bug in webop: an attempt of Timer 'timer' failed. Retrying in 0.2 s." in caplog.text
+    assert all(is_about(gap, 0.2) for gap in timeline.measure_gaps("daemon 1")[:2])

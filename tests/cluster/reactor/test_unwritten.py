@@ -301,3 +301,63 @@ async def test_no_other_handler_of_an_object_begins_while_what_the_last_ones_lef
         outage.is_over = True
         await objects.wait_handled("one")
     assert calls.handlers("one") == ["first", "second", "third"]
+
+
+async def test_an_older_value_that_is_refused_late_does_not_overwrite_a_newer_one(
+    objects: Objects, run_relayed: RunOperator
+) -> None:
+    """The worker of the object is still writing the first value when the timer has the second."""
+    has_newer, is_over = asyncio.Event(), asyncio.Event()
+    values: list[bytes] = []
+
+    @webop.timer("widgets", id="tick", interval=0.2, labels={"x": "y"})
+    async def tick(memo: webop.Memo, patch: webop.Patch, **_: Any) -> None:
+        memo.count = memo.get("count", 0) + 1
+        if memo.count <= 2:
+            patch.spec["ticks"] = memo.count
+        if memo.count == 2:
+            has_newer.set()
+        elif memo.count == 5:
+            is_over.set()
+
+    async def meddle(request: httpx.Request) -> httpx.Response | None:
+        if b'"ticks"' not in request.content:
+            return None
+        values.append(request.content)
+        if len(values) > 2:
+            return None
+        if len(values) == 2:
+            await has_newer.wait()
+            await asyncio.sleep(0.1)  # in which the newer one could be written
+        return httpx.Response(503)
+
+    settings = build_settings(
+        networking={"error_backoffs": [0.1]}, batching={"error_delays": [0.1]}
+    )
+    async with run_relayed(settings, meddle=meddle):
+        await objects.create("one", labels={"x": "y"})
+        await is_over.wait()
+        body = await objects.wait("one", lambda body: "ticks" in body["spec"])
+    assert body["spec"]["ticks"] == 2
+
+
+async def test_what_is_written_between_two_handlers_is_not_written_again_over_what_users_do(
+    run_operator: RunOperator, objects: Objects
+) -> None:
+    done = asyncio.Event()
+
+    @webop.on.create("widgets", id="quick")
+    async def quick(patch: webop.Patch, **_: Any) -> None:
+        patch.metadata.labels["owner"] = "operator"
+
+    @webop.on.create("widgets", id="slow")
+    async def slow(**_: Any) -> None:
+        await done.wait()
+
+    async with run_operator():
+        await objects.create("a")
+        await objects.wait("a", lambda raw: "owner" in raw["metadata"].get("labels", {}))
+        await objects.patch("a", {"metadata": {"labels": {"owner": "user"}}})
+        done.set()
+        raw = await objects.wait_handled("a")
+    assert raw["metadata"]["labels"]["owner"] == "user"

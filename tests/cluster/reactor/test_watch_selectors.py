@@ -176,3 +176,28 @@ async def test_selectors_of_namespaces_choose_among_the_served_ones(
         await client.patch(namespaces, None, objects.namespace, patch)
         await calls.wait("a", "create")
     assert not calls.of("b")
+
+
+@pytest.mark.feature("EVT-06", "HND-18")
+@pytest.mark.parametrize("moment", ["retry", "call"])
+async def test_an_object_that_leaves_while_it_is_being_deleted_goes_away(
+    objects: Objects, run_operator: RunOperator, calls: Calls, moment: str
+) -> None:
+    has_left = asyncio.Event()
+
+    @webop.on.delete("widgets", id="deleted")
+    async def deleted(**kwargs: Any) -> None:
+        calls.note("deleted", kwargs)
+        if moment == "call":
+            await has_left.wait()
+        elif not has_left.is_set():
+            raise webop.TemporaryError("not yet", delay=0.2)
+
+    async with run_operator(choose()):
+        await objects.create("a", labels=IN)
+        await objects.wait("a", has_finalizer)
+        await objects.delete("a")
+        await calls.wait("a", "deleted")
+        await label(objects, "a", OUT)
+        has_left.set()
+        await objects.wait_gone("a", timeout=5)

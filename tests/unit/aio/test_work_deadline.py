@@ -203,3 +203,18 @@ async def test_sync_daemons_see_the_end_even_if_nobody_tells_them(pausing: Pausi
         assert flag.wait(0)
         assert not flag.is_set(DaemonStoppingReason.OPERATOR_EXITING)
     assert not SyncDaemonStopped(Stopper())  # without a fence
+
+
+async def test_what_is_at_work_has_time_to_end_and_is_cancelled_after_it(pausing: Pausing) -> None:
+    """Only then is the Lease given back."""
+    short = pausing.spawn(WorkerGroup(), _sleep(0.1), name="short")
+    await pausing.finish(5)
+    assert short.done()
+    assert not short.cancelled()
+    long = pausing.spawn(WorkerGroup(), _sleep(60), name="long")
+    await pausing.finish(0.1)
+    assert long.cancelled()
+
+
+async def _sleep(seconds: float) -> None:
+    await asyncio.sleep(seconds)

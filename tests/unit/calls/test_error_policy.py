@@ -14,6 +14,7 @@ from webop.calls.error_policy import (
     Attempt,
     ChildrenRetryError,
     Outcome,
+    check_limits,
     classify_failure,
 )
 from webop.handlers.model import Handler
@@ -195,3 +196,26 @@ def test_only_unexpected_failures_deserve_a_traceback() -> None:
     expected = (webop.PermanentError("x"), webop.TemporaryError("x"), webop.LoginError("x"))
     assert not any(judge(exc).is_unexpected for exc in expected)
     assert judge(ValueError("x")).is_unexpected
+
+
+@pytest.mark.feature("ERR-09", "ERR-11")
+@rows(
+    ("options", "attempt", "expected"),
+    [
+        ({}, Attempt(1000, 1e6), None),
+        ({"timeout": 10}, Attempt(0, 9.9), None),
+        ({"timeout": 10}, Attempt(0, 10.0), webop.HandlerTimeoutError),
+        ({"retries": 3}, Attempt(2, 0.0), None),
+        ({"retries": 3}, Attempt(3, 0.0), webop.HandlerRetriesError),
+        ({"retries": 0}, Attempt(0, 0.0), webop.HandlerRetriesError),
+    ],
+)
+def test_limits_are_checked_before_an_attempt(
+    options: Any, attempt: Attempt, expected: type[Exception] | None
+) -> None:
+    handler = Handler(id="fn", fn=print, **options)
+    if expected is None:
+        check_limits(handler, attempt)
+    else:
+        with pytest.raises(expected, match="'fn'"):
+            check_limits(handler, attempt)

@@ -149,3 +149,21 @@ def test_older_records_without_a_zone_and_with_a_z_are_read() -> None:
     assert state.started == START
     assert state.delayed == START.replace(second=6, microsecond=0)
     assert (state.purpose, state.retries, state.is_finished) == ("create", 0, False)
+
+
+def test_the_next_handler_is_due_when_its_delay_is_over() -> None:
+    handlers = build_handlers("a", "b", "c")
+    error, progress = ValueError("boo"), Progress.start(handlers)
+    assert (progress.due(handlers), progress.delay) == (handlers, 0)
+    progress.record(handlers[0], Outcome(final=True, result=1))
+    progress.record(handlers[1], Outcome(final=False, delay=60, exception=error))
+    assert (progress.due(handlers), progress.delay) == (handlers[2:], 0)
+    progress.record(handlers[2], Outcome(final=False, delay=600, exception=error))
+    assert progress.due(handlers) == []
+    assert 50 < (progress.delay or 0) <= 60
+    progress.record(handlers[1], Outcome(final=True, exception=error))
+    assert 500 < (progress.delay or 0) <= 600
+    progress.record(handlers[2], Outcome(final=False, delay=0, exception=error))
+    assert progress.due(handlers) == handlers[2:]
+    progress.record(handlers[2], Outcome(final=True, exception=error))
+    assert (progress.due(handlers), progress.delay) == ([], None)

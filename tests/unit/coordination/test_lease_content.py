@@ -24,7 +24,7 @@ LATER = NOW + dt.timedelta(seconds=2)
 
 
 def build_options(**values: Any) -> LeadershipSettings:
-    return webop.OperatorSettings().leadership.model_copy(update={"lease_name": "mine", **values})
+    return webop.OperatorSettings().leadership.copy(**{"lease_name": "mine", **values})
 
 
 def build_lease(holder: str | None = "other", version: int = 7, **spec: Any) -> Json:
@@ -184,3 +184,28 @@ def test_a_lease_that_vanishes_is_held_as_long_as_if_it_was_there() -> None:
 )
 def test_what_a_watch_tells_late_is_no_news(version: str, raw: Json | None, expected: bool) -> None:
     assert is_newer(version, raw) is expected
+
+
+class SlowAccess:
+    """Answers to writes are on their way for 0.9 s."""
+
+    name, is_watched = "mine", True
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    async def write(self, raw: Json) -> Json:
+        self.now += 0.9
+        return {**raw, "metadata": {**raw["metadata"], "resourceVersion": str(self.now)}}
+
+
+async def test_the_right_to_act_counts_from_the_request_of_a_claim_or_renewal() -> None:
+    """The other one counts from there as well, however late the answer is."""
+    slow = SlowAccess()
+    access: Any = slow
+    fence, times = Fence(lambda: slow.now), build_times(build_options())
+    lease = ObservedLease(access, times, "me", fence)
+    for _ in ("a claim", "a renewal"):
+        sent = slow.now
+        assert await lease.hold()
+        assert fence.ends_at == sent + times.end

@@ -232,3 +232,13 @@ def test_objects_that_are_due_at_once_do_not_stop_the_workers_in_the_loop_of_web
 
     uvloop.run(work())
     assert len(turns) == 60
+
+
+def test_times_that_no_longer_count_do_not_pile_up(queue: Queue) -> None:
+    busy = make("busy")
+    for name, delay in {"late": 6000, "b": 2, "c": 2, "a": 1}.items():
+        queue.add(make(name), after=delay)
+    for number in range(1000):
+        queue.add(busy, after=5000 - number)
+    assert len(queue._due) < 200
+    assert (queue.count, queue.finish(5), queue.finish(4000)) == (5, "a b c", "busy")

@@ -1,4 +1,4 @@
-"""Messages that can repeat: a warning once a minute."""
+"""Messages that can repeat, and the pauses that they name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from webop.aio.backoff import Once
+from tests.kit.rows import rows
+from webop.aio.backoff import Once, format_pause
 
 DEBUG, WARNING = logging.DEBUG, logging.WARNING
 
@@ -27,3 +28,23 @@ def test_a_flood_of_topics_is_remembered_for_a_minute_at_little_cost() -> None:
     assert {once.choose_level(number) for number in range(20_000)} == {WARNING}
     assert {once.choose_level(number) for number in range(20_000)} == {DEBUG}
     assert time.process_time() - began < 1  # 35 s when each call went through all of them
+
+
+@rows(
+    ("seconds", "text"),
+    [
+        (1.96414, "1.96"),
+        (0.0123456, "0.0123"),
+        (15, "15"),
+        (300.0, "300"),
+        (287.43, "287"),
+        (3600, "3600"),
+        (1987.4, "1990"),
+        (86400.0, "86400"),
+        (1234567, "1230000"),
+        (0, "0"),
+        (float("inf"), "inf"),
+    ],
+)
+def test_a_pause_with_jitter_is_printed_with_three_digits(seconds: float, text: str) -> None:
+    assert format_pause(seconds) == text
