@@ -1,11 +1,10 @@
-"""The Dockerfiles: what they must have, and their steps as far as they go without an engine."""
+"""``webop image``: its steps as far as they go without an engine, and what it refuses."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -20,12 +19,10 @@ from click.testing import Result
 
 from tests.kit.cli_runner import forgetting_modules, invoke
 from tests.kit.wheels import make_wheel
-from webop.cli.manifests.image import BASE
 from webop.controlplane.cluster_client import find_free_port
 from webop.version import __version__
 
 _ROOT = Path(__file__).parents[2]
-_DOCKERFILES = (_ROOT / "Dockerfile", _ROOT / "examples" / "access_grants" / "Dockerfile")
 _USER = 65532
 # Root may have its Python where nobody else may look: reading is allowed, writing is not.
 _UNPRIVILEGED = (
@@ -51,22 +48,6 @@ def make(folder: Path, *args: str) -> Result:
         return invoke("image", *args)
 
 
-@pytest.mark.parametrize("dockerfile", _DOCKERFILES, ids=["manifests", "access_grants"])
-def test_images_are_small_safe_and_the_same_each_time(dockerfile: Path) -> None:
-    text = dockerfile.read_text()
-    steps = [line.split() for line in text.splitlines() if line and not line.startswith("#")]
-    bases = [words[1] for words in steps if words[0] == "FROM"]
-    assert bases == [BASE, "base", "base"]
-    assert re.fullmatch(r"[\w./-]+:[\w.-]+@sha256:[0-9a-f]{64}", BASE)
-    last = text.rpartition("FROM base\n")[2]
-    assert "RUN" not in last  # so there is no compiler, either
-    assert "pip install --no-cache-dir --only-binary=:all:" in text
-    assert f"USER {_USER}:{_USER}" in last
-    assert "EXPOSE 8080 9443" in last
-    assert ["HEALTHCHECK"] not in [words[:1] for words in steps]
-    assert 'ENTRYPOINT ["webop"]' in last
-
-
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """An operator with a package and a library of its own, which no index has."""
@@ -83,6 +64,7 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.feature("DEP-03")
 def test_the_steps_of_an_image_lead_to_an_operator_that_runs(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

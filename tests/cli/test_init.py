@@ -195,7 +195,7 @@ def test_nothing_of_the_templates_is_left_over(here: Path) -> None:
     for path in files:
         assert not re.search(r"\{\{\w", path.read_text()), path
     models = (here / "my-shop-operator" / "my_shop_operator" / "models.py").read_text()
-    assert "class MyShop(webop.Model):" in models
+    assert "class MyShop(Model):" in models
     assert '"my-shop-operator.example.com"' in models
 
 

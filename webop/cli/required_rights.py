@@ -38,7 +38,7 @@ from webop.handlers.model import (
 from webop.handlers.registry import OperatorRegistry
 from webop.handlers.validation import names_argument
 from webop.identities import is_in_pod
-from webop.models.model import list_models, list_versions
+from webop.models.definitions import list_models, list_versions
 from webop.models.versions import collect_versions
 from webop.objects.resources import CRDS, Resource
 from webop.objects.rights import parse_right

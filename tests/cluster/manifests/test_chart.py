@@ -19,6 +19,13 @@ pytestmark = pytest.mark.journey
 Json = dict[str, Any]
 
 _VERSION = "v4.3.1"
+_RULES = f"""{_PODS}
+webop.rule("pods", id="named", cel="object.metadata.name != 'x'", message="not x")
+
+@webop.on.startup()
+def start(settings, **_):
+    settings.admission.exempt_account = True
+"""
 _BOTH = _PODS + _WEBHOOK + _SERVER
 _CASES: dict[str, tuple[str, tuple[str, ...]]] = {
     "without webhooks": (_PODS, ()),
@@ -36,6 +43,7 @@ _CASES: dict[str, tuple[str, tuple[str, ...]]] = {
     "without a Lease": (_PODS, ("--no-lease",)),
     "in some namespaces": (_BOTH, ("-n", "team-a", "-n", "team-b", "--operator-namespace", "ops")),
     "with kinds of its own, in several versions": (_CONVERTERS + _SERVER, ()),
+    "with rules, but not for its own account": (_RULES, ()),
     "in its own namespace": (_BOTH, ("-n", "team-a")),
 }
 

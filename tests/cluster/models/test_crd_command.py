@@ -100,36 +100,6 @@ async def test_what_breaks_stored_objects_is_named_and_not_applied(folder: Folde
     assert (code, out) == (0, f"crates.{folder.group}: is the same\n")
 
 
-KEYED = """
-    from typing import Annotated
-
-    import webop
-
-    class Port(webop.Struct):
-        name: str
-        protocol: str = "TCP"
-
-    class CrateSpec(webop.Struct):
-        ports: Annotated[list[Port], webop.ListKeys({field})] = []
-
-    @webop.resource("{group}", "v1")
-    class Crate(webop.Model):
-        spec: CrateSpec
-"""
-
-
-async def test_a_list_whose_items_need_fewer_keys_is_named_and_not_applied(folder: Folder) -> None:
-    folder.write("'name', 'protocol'", KEYED)
-    await folder.run("apply", "models.py")
-    folder.write("'name'", KEYED)
-    text = "spec.ports: items that differ only in 'protocol' are no longer allowed"
-    code, out, _ = await folder.run("check", "models.py")
-    assert (code, out) == (1, f"crates.{folder.group}: v1: {text}\n")
-    code, out, err = await folder.run("apply", "models.py")
-    assert (code, out) == (1, "")
-    assert text in err
-
-
 async def test_a_conflict_of_owners_does_not_hide_what_breaks_and_has_its_own_option(
     folder: Folder, webop_cluster: LocalCluster
 ) -> None:

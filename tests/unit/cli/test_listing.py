@@ -99,7 +99,7 @@ LISTED = [
     ("index", "function=is_mine()", "by_name", ""),
     ("timer", "pods", "tick", "initial_delay=is_big(), interval=5, sharp=True"),
     ("daemon", "pods", "watch", "cancellation_timeout=3"),
-    ("reconcile", "crontabs", "keep", "backoff=1.0|5.0, owns=configmaps|deployments.apps"),
+    ("reconcile", "crontabs", "keep", "backoff=1|5, owns=configmaps|deployments.apps"),
     (*("reconcile, owns", "configmaps", "keep/configmaps"), "metadata_only=True, parent=keep"),
     (
         *("reconcile, owns", "deployments.apps", "keep/deployments.apps"),

@@ -13,6 +13,7 @@ import pytest
 import webop
 from tests.kit.cli_runner import invoke, run_once
 from webop.cli import CLIControls, LogFormatParamType
+from webop.settings.base import list_fields
 
 
 @pytest.mark.feature("CLI-10", "CLI-11", "CLI-12", "CLI-13", "CLI-08", "CLI-16", "CFG-50")
@@ -85,12 +86,12 @@ def test_settings_that_are_handed_in_stay_as_they_are_but_for_what_options_say()
     settings.peering.priority, settings.peering.name = 5, "mine"
     settings.peering.standalone = settings.peering.clusterwide = True
     settings.leadership.lease_name = "mine"
-    before = {name: dict(getattr(settings, name)) for name in type(settings).model_fields}
+    before = {name: repr(getattr(settings, name)) for name in list_fields(type(settings))}
     run = run_once(
         "-A", controls=CLIControls(settings=settings), env={"WEBOP_POSTING__LEVEL": "10"}
     )
     assert run.settings is settings
-    assert {name: dict(getattr(settings, name)) for name in before} == before
+    assert {name: repr(getattr(settings, name)) for name in before} == before
     run_once("-A", "-p7", controls=CLIControls(settings=settings))
     assert settings.peering.priority == 7
 

@@ -44,7 +44,8 @@ _description_option = click.option(
 def crd() -> None:
     """Print, compare and apply the CustomResourceDefinitions of models.
 
-    The models are the classes with @webop.resource() in the files, and those that handlers name.
+    The models are the classes with @webop.models.resource() in the files, and those that handlers
+    name.
 
     \b
         webop crd print models.py > crds.yaml
@@ -122,7 +123,7 @@ def _load(
     if not models:
         raise click.ClickException(
             f"There are no models in {', '.join((*paths, *modules))}: decorate their classes with "
-            "@webop.resource(GROUP, VERSION)."
+            "@webop.models.resource(GROUP, VERSION)."
         )
     converted = {*collect_versions(registry.select_converters())}
     return build_crds(models, max_description=max_description), converted

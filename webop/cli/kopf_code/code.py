@@ -10,6 +10,7 @@ from pathlib import Path
 
 import webop
 from webop.cli.kopf_code import Finding
+from webop.settings.base import list_fields
 from webop.settings.groups import OperatorSettings
 
 _MODULES = {"cli", "lifecycles", "on", "testing"}
@@ -138,10 +139,10 @@ class CodeReader:
 
     def _check_setting(self, node: ast.Attribute, group: str, name: str) -> None:
         self.sets_event_loggers |= (group, name) == ("posting", "loggers")
-        field = OperatorSettings.model_fields.get(group)
-        if field is None or field.annotation is None:
+        section = list_fields(OperatorSettings).get(group)
+        if section is None:
             self._add(node, f"webop has no group of settings {group!r}.")
-        elif not (hasattr(field.annotation, name) or name in field.annotation.model_fields):
+        elif not (hasattr(section, name) or name in list_fields(section)):
             self._add(node, f"webop has no settings.{group}.{name}; setting it raises an error.")
         elif (group, name) in _NO_EFFECT:
             self._add(node, f"settings.{group}.{name} has no effect.", must_change=False)
