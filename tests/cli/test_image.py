@@ -15,6 +15,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from click.testing import Result
 
 from tests.kit.cli_runner import forgetting_modules, invoke
 from tests.kit.wheels import make_wheel
@@ -39,6 +40,14 @@ def greet(**_):
 """
 
 
+_PROBE = "import webop\n@webop.on.probe()\ndef fn(**_): ...\n"
+
+
+def make(folder: Path, *args: str) -> Result:
+    with forgetting_modules(folder):
+        return invoke("image", *args)
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """An operator with a package and a library of its own, which no index has."""
@@ -60,8 +69,7 @@ def test_the_steps_of_an_image_lead_to_an_operator_that_runs(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(project / "wheels" / "greeting-1.0-py3-none-any.whl"))
-    with forgetting_modules(project):
-        result = invoke("image", str(project / "handlers.py"))
+    result = make(project, str(project / "handlers.py"))
     assert result.exit_code == 0, result.output
     assert "docker build -t my-operator:0.1.0 ." in result.stdout
 
@@ -104,12 +112,9 @@ def test_an_image_without_requirements_has_webop_and_what_is_imported(
     (project / "requirements.txt").unlink()
     (project / "handlers.py").unlink()
     package = project / "parts"
-    (package / "handlers.py").write_text(
-        "import webop\nfrom parts import words\n@webop.on.probe()\ndef fn(**_): ...\n"
-    )
+    (package / "handlers.py").write_text(f"from parts import words\n{_PROBE}")
     monkeypatch.chdir(project)
-    with forgetting_modules(project):
-        text = invoke("image", "-m", "parts.handlers", "--name", "other").stdout
+    text = make(project, "-m", "parts.handlers", "--name", "other").stdout
     assert "docker build -t other:0.1.0 ." in text
     assert " --prefix=/operator wheels/*.whl\n" in text
     files = ["parts/__init__.py", "parts/handlers.py", "parts/words.py", "parts/"]
@@ -126,8 +131,7 @@ def test_an_image_without_requirements_relies_on_no_packages_that_only_others_re
         "import json\nimport httpx\nimport parts\nimport webop\n"
         "@webop.on.probe()\ndef fn(**_):\n    import yaml, pytest, nowhere.here\n"
     )
-    with forgetting_modules(project):
-        result = invoke("image", str(project / "handlers.py"))
+    result = make(project, str(project / "handlers.py"))
     assert result.exit_code == 1
     assert not result.stdout
     text = " ".join(result.stderr.split())
@@ -139,14 +143,13 @@ def test_an_image_without_requirements_relies_on_no_packages_that_only_others_re
 
 def test_no_image_installs_webop_from_an_index_that_does_not_have_it(project: Path) -> None:
     """Anybody could publish a package with this name."""
-    (project / "handlers.py").write_text("import webop\n@webop.on.probe()\ndef fn(**_): ...\n")
+    (project / "handlers.py").write_text(_PROBE)
     (project / "wheels" / f"webop-{__version__}-py3-none-any.whl").unlink()
     for requirements in ("webop", None):
         if requirements is None:
             (project / "requirements.txt").unlink()
         for options in ((), ("--wheels", "wheels")):
-            with forgetting_modules(project):
-                result = invoke("image", *options, str(project / "handlers.py"))
+            result = make(project, *options, str(project / "handlers.py"))
             assert result.exit_code == 1
             assert not result.stdout
             assert "There is no wheel of webop in" in result.stderr
@@ -154,10 +157,9 @@ def test_no_image_installs_webop_from_an_index_that_does_not_have_it(project: Pa
 
 
 def test_wheels_outside_of_the_folder_of_the_image_are_refused(project: Path) -> None:
-    (project / "handlers.py").write_text("import webop\n@webop.on.probe()\ndef fn(**_): ...\n")
+    (project / "handlers.py").write_text(_PROBE)
     for wheels in ("../elsewhere", "/elsewhere"):
-        with forgetting_modules(project):
-            result = invoke("image", "--wheels", wheels, str(project / "handlers.py"))
+        result = make(project, "--wheels", wheels, str(project / "handlers.py"))
         assert (result.exit_code, result.stdout) == (1, "")
         assert f"--wheels={wheels} is outside of '{project}'" in result.stderr
 
@@ -165,7 +167,7 @@ def test_wheels_outside_of_the_folder_of_the_image_are_refused(project: Path) ->
 def test_an_image_made_in_a_clone_has_no_part_of_the_package_webop(tmp_path: Path) -> None:
     """The image installs webop; parts of it beside the handlers would hide the rest."""
     shutil.copytree(_ROOT / "webop", tmp_path / "webop")
-    (tmp_path / "handlers.py").write_text("import webop\n@webop.on.probe()\ndef fn(**_): ...\n")
+    (tmp_path / "handlers.py").write_text(_PROBE)
     (tmp_path / "wheels").mkdir()
     make_wheel(tmp_path / "wheels", "webop", __version__)
     command = [sys.executable, "-m", "webop", "image", "handlers.py"]
@@ -183,8 +185,7 @@ def test_an_image_does_not_get_the_standard_library_of_the_machine(
     monkeypatch.syspath_prepend(str(project / "wheels" / "greeting-1.0-py3-none-any.whl"))
     monkeypatch.syspath_prepend(str(project))
     monkeypatch.chdir(library.parents[1])
-    with forgetting_modules(project):
-        result = invoke("image", "--wheels", "wheels", "--module", "handlers")
+    result = make(project, "--wheels", "wheels", "--module", "handlers")
     assert result.exit_code == 0, result.output
     assert f"{library.name}/" not in result.stdout
 

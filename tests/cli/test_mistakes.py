@@ -181,14 +181,8 @@ async def test_an_operator_with_handlers_of_its_own_life_only_runs(workshop: Wor
 def test_without_credentials_it_says_where_they_can_come_from(tmp_path: Path) -> None:
     path = write(tmp_path, HANDLERS)
     output = fail("-A", path, folder=tmp_path)
-    for part in (
-        "credentials",
-        "KUBECONFIG",
-        "~/.kube/config",
-        "service account",
-        "on.login",
-        "webop cluster start",
-    ):
+    sources = ("KUBECONFIG", "~/.kube/config", "service account", "on.login")
+    for part in ("credentials", *sources, "webop cluster start"):
         assert part in output
     nowhere = str(tmp_path / "nowhere.yaml")
     assert nowhere in fail("-A", path, folder=tmp_path, env={"KUBECONFIG": nowhere})

@@ -181,24 +181,16 @@ def test_mistakes_are_told(run: Run, arguments: list[str], code: int, text: str)
 def test_without_rights_a_server_or_credentials_it_says_so(
     run: Run, webop_cluster: LocalCluster, webop_namespace: str, tmp_path: Path
 ) -> None:
-    where = ("-n", webop_namespace, "-P", "x", "-q")
     base = run.keywords["env"]  # type: ignore[attr-defined]
-    nobody = {**base, "KUBECONFIG": str(webop_cluster.kubeconfig_for("nobody"))}
-    result = invoke("freeze", *where, "-t5", env=nobody)
-    assert (result.exit_code, "Grant the verb 'patch' on 'kopfpeerings'" in result.output) == (
-        1,
-        True,
-    )
-    result = invoke("resume", *where, env=nobody)
-    assert (result.exit_code, "Grant the verb 'get' on 'kopfpeerings'" in result.output) == (
-        1,
-        True,
-    )
     text = webop_cluster.kubeconfig.read_text().replace(webop_cluster.server, "https://127.0.0.1:1")
     (tmp_path / "away").write_text(text)
-    result = invoke("resume", *where, env={**base, "KUBECONFIG": str(tmp_path / "away")})
-    assert result.exit_code == 1
-    assert "Error: Cannot" in result.output
-    result = invoke("resume", *where, env={**base, "KUBECONFIG": str(tmp_path / "absent")})
-    assert result.exit_code == 1
-    assert "Cannot log in to the cluster (KUBECONFIG is" in result.output
+    nobody = webop_cluster.kubeconfig_for("nobody")
+    for command, kubeconfig, expected in (
+        (("freeze", "-t5"), nobody, "Grant the verb 'patch' on 'kopfpeerings'"),
+        (("resume",), nobody, "Grant the verb 'get' on 'kopfpeerings'"),
+        (("resume",), tmp_path / "away", "Error: Cannot"),
+        (("resume",), tmp_path / "absent", "Cannot log in to the cluster (KUBECONFIG is"),
+    ):
+        where = ("-n", webop_namespace, "-P", "x", "-q")
+        result = invoke(*command, *where, env={**base, "KUBECONFIG": str(kubeconfig)})
+        assert (result.exit_code, expected in result.output) == (1, True), result.output

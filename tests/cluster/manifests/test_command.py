@@ -128,19 +128,20 @@ def test_an_operator_without_webhooks_gets_no_service_and_lets_nobody_in(make: M
     assert made.get_verbs("leases", "Role") == ["create", "get", "list", "watch", "update", "get"]
 
 
-def test_handlers_that_only_look_get_no_right_to_write(make: Maker) -> None:
-    made = make("@webop.index('pods')\ndef fn(**_): ...\n")
-    assert made.get_verbs("pods") == ["list", "watch"]
-    assert made.get_verbs("pods/status") == []
-
-
-@pytest.mark.parametrize(("argument", "is_writing"), [("patch, ", True), ("", False)])
-def test_handlers_of_events_that_take_the_patch_may_write(
-    make: Maker, argument: str, *, is_writing: bool
+@pytest.mark.parametrize(
+    ("handler", "verbs"),
+    [
+        ("index('pods')\ndef fn(**_): ...\n", ["list", "watch"]),
+        ("on.event('pods')\ndef fn(**_): ...\n", ["list", "watch"]),
+        ("on.event('pods')\ndef fn(patch, **_): ...\n", ["get", "list", "watch", "patch"]),
+    ],
+)
+def test_handlers_that_only_look_get_no_right_to_write(
+    make: Maker, handler: str, verbs: list[str]
 ) -> None:
-    made = make(f"@webop.on.event('pods')\ndef fn({argument}**_): ...\n")
-    assert ("patch" in made.get_verbs("pods")) == is_writing
-    assert ("patch" in made.get_verbs("pods/status")) == is_writing
+    made = make(f"@webop.{handler}")
+    assert made.get_verbs("pods") == verbs
+    assert made.get_verbs("pods/status") == verbs[3:]
 
 
 def test_webhooks_get_a_service_and_rights_to_the_certificate_and_to_their_configurations(
@@ -425,25 +426,12 @@ def test_files_for_kustomize_make_the_same_objects(make: Maker, tmp_path: Path) 
     (base / "rbac.yaml").write_text("kind: Mine\n")
     assert "this command did not make it" in make.fail(handlers, "--kustomize", str(base))
     assert (base / "rbac.yaml").read_text() == "kind: Mine\n"
-    (base / "rbac.yaml").write_bytes(b"\xff")
-    assert "this command did not make it" in make.fail(handlers, "--kustomize", str(base))
     said = make.fail(handlers, "--kustomize", str(base / "rbac.yaml" / "deeper"))
     assert "Not a directory." in said
-
-
-def test_printed_manifests_of_another_operator_beside_a_base_are_kept(
-    make: Maker, tmp_path: Path
-) -> None:
-    base = tmp_path / "deploy"
-    base.mkdir()
+    # Without an index, a folder can have printed manifests of another operator.
     text = make(_PODS, "--name", "other").text
-    (base / "other.yaml").write_text(text)
-    for _ in range(2):
-        make(_PODS, "--kustomize", str(base))
-        assert (base / "other.yaml").read_text() == text
     (base / "kustomization.yaml").unlink()
-    for file in ("deployment.yaml", "network.yaml", "rbac.yaml"):
-        (base / file).write_text(text)
+    (base / "rbac.yaml").write_text(text)
     assert "this command did not make it" in make.fail(_PODS, "--kustomize", str(base))
     assert (base / "rbac.yaml").read_text() == text
 
@@ -524,11 +512,7 @@ def test_everything_is_granted_with_a_warning(make: Maker) -> None:
     made = make(everything.format("create", ""))
     assert "uses EVERYTHING: the account gets rights to all kinds." in made.warnings
     (rule,) = [rule for rule in made.find("ClusterRole")["rules"] if "*" in rule["resources"]]
-    assert rule == {
-        "apiGroups": ["*"],
-        "resources": ["*"],
-        "verbs": ["get", "list", "watch", "patch"],
-    }
+    assert (rule["apiGroups"], rule["verbs"]) == (["*"], ["get", "list", "watch", "patch"])
     made = make(everything.format("create", "'apps', ") + _PODS.replace("pods", "deployments"))
     assert "all kinds of the group apps." in made.warnings
     assert made.get_verbs("*") == ["get", "list", "watch", "patch"]
@@ -614,13 +598,7 @@ def test_configurations_that_are_kept_by_hand_take_no_rights(
     webop_cluster.apply(configuration, dry_run=True)
     handlers = _WEBHOOK + _SERVER + "    settings.admission.managed = 'auto'\n"
     assert "that you maintain" in make.fail(handlers, "--ca", str(ca))
-
-
-def test_configurations_that_are_kept_by_hand_are_not_named_none(
-    make: Maker, tmp_path: Path
-) -> None:
-    (tmp_path / "ca.crt").touch()
-    made = make(_WEBHOOK + _SERVER, "--ca", str(tmp_path / "ca.crt"), "--managed", "none")
+    made = make(_WEBHOOK + _SERVER, "--ca", str(ca), "--managed", "none")
     name = made.find("ValidatingWebhookConfiguration")["metadata"]["name"]
     assert name == "my-operator.default.svc"  # no other operator has it
 
@@ -651,12 +629,8 @@ def test_an_operator_that_only_converts_gets_a_service_and_may_write_its_definit
     assert made.get_verbs("customresourcedefinitions") == []
     definition = made.find("CustomResourceDefinition")
     client = definition["spec"]["conversion"]["webhook"]["clientConfig"]
-    assert client["service"] == {
-        "namespace": "default",
-        "name": "my-operator",
-        "port": 443,
-        "path": "/convert",
-    }
+    service = client["service"]
+    assert (service["name"], service["path"]) == ("my-operator", "/convert")
     client["caBundle"] = webop_cluster.ca_data
     webop_cluster.apply(definition, dry_run=True)
 
@@ -673,20 +647,8 @@ def test_texts_that_other_parsers_take_for_something_else_stay_texts(
 ) -> None:
     if shutil.which("kubectl") is None:
         pytest.skip("There is no kubectl.")
-    texts = (
-        "1e3",
-        "08",
-        "0o17",
-        "y",
-        "on",
-        "",
-        "-.5e1",
-        "1:30",
-        "<<",
-        "{a: b}",
-        "a\nb\n\nc: d",
-        "é",
-    )
+    numbers = ("1e3", "08", "0o17", "-.5e1", "1:30")
+    texts = (*numbers, "y", "on", "", "<<", "{a: b}", "a\nb\n\nc: d", "é")
     variables = {f"V{index}": text for index, text in enumerate(texts)}
     args = [f"--env={name}={text}" for name, text in variables.items()]
     args += ["--name=y", "--operator-namespace=on", "--lease=1e3", "--service=n", "--image=08"]
