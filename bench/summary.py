@@ -1,4 +1,4 @@
-"""Draws the table of figures in docs/bench.md: ``python -m bench.summary``.
+"""Draws the table of figures in docs/project/measured.md: ``python -m bench.summary``.
 
 The page has the figures, so the picture cannot differ from it. A row is drawn if it has a figure in
 ms or MB for at least two sides. Each row has its own scale, which begins at zero.
@@ -11,8 +11,9 @@ from html import escape
 from pathlib import Path
 from typing import NamedTuple
 
-PAGE = Path(__file__).parent.parent / "docs" / "bench.md"
-PICTURE = PAGE.parent / "images" / "bench.svg"
+_DOCS = Path(__file__).parent.parent / "docs"
+PAGE = _DOCS / "project" / "measured.md"
+PICTURE = _DOCS / "images" / "bench.svg"
 
 _SIDES = ("webop", "kopf", "Go")
 _UNITS = ("ms", "MB")
@@ -48,9 +49,9 @@ def read_rows(page: str) -> list[Row]:
     Raises:
         LookupError: the page has no such table.
     """
-    header = f"| work | {' | '.join(_SIDES)} |"
+    header = f"| work | {' | '.join(_SIDES)} | run of |"
     if header not in page:
-        raise LookupError(f"docs/bench.md must have a table that begins with {header!r}.")
+        raise LookupError(f"{PAGE.name} must have a table that begins with {header!r}.")
     rows, scenario = [], ""
     for line in page.partition(header)[2].splitlines()[2:]:
         if not line.startswith("|"):
@@ -58,7 +59,7 @@ def read_rows(page: str) -> list[Row]:
         title, *cells = [cell.strip() for cell in line.strip("|").split("|")]
         if title.startswith("`"):
             scenario, _, title = title.replace("`", "").partition(": ")
-        pairs = zip(_SIDES, cells, strict=True)
+        pairs = zip(_SIDES, cells, strict=False)
         figures = {side: cell for side, cell in pairs if _FIGURE.fullmatch(cell)}
         if len(figures) > 1:
             rows.append(Row(f"{scenario}: {title.partition(', ')[0]}", figures))

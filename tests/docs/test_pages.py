@@ -9,11 +9,10 @@ from typing import Any
 
 import click
 import pytest
-import yaml
 
 import webop
 import webop.testing
-from tests.kit.pages import DOCS, ROOT, find_commands, find_pages
+from tests.kit.pages import ROOT, find_commands, find_pages
 from webop.cli import main
 
 COMMANDS = list(find_commands())
@@ -136,39 +135,3 @@ def test_the_page_of_settings_shows_the_defaults(path: tuple[str, str], default:
         assert shown == "Python's own" or float(shown) == value
     elif shown != "a thread pool":
         assert shown == str(value) or not (shown or value)
-
-
-def test_all_pages_are_in_the_navigation() -> None:
-    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-    config = yaml.safe_load(text.replace("!ENV ", ""))
-
-    def walk(item: Any) -> list[str]:
-        if isinstance(item, str):
-            return [item]
-        values = item.values() if isinstance(item, dict) else item
-        return [page for value in values for page in walk(value)]
-
-    assert sorted(walk(config["nav"])) == sorted(
-        str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")
-    )
-
-
-def test_figures_of_the_benchmark_stand_on_one_page_only() -> None:
-    rows = re.findall(r"^\| .*? \| ([\d.]+ (?:ms|MB)) \|", TEXTS["docs/bench.md"], re.MULTILINE)
-    assert len(rows) > 4
-    for page in ("README.md", "docs/index.md"):
-        assert [figure for figure in rows if figure in TEXTS[page]] == [], page
-
-
-def test_groups_of_the_navigation_are_short() -> None:
-    def check(item: Any) -> None:
-        for title, inner in item.items():
-            if isinstance(inner, list):
-                assert len(inner) <= 10, title
-                for one in inner:
-                    if isinstance(one, dict):
-                        check(one)
-
-    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-    for tab in yaml.safe_load(text.replace("!ENV ", ""))["nav"]:
-        check(tab)

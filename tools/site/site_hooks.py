@@ -5,11 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-# About webop's development: users rarely look for these. Pages that the search must not find at all
-# say so themselves (``search: exclude: true``).
-_RANKED_LOW = frozenset(
-    {"bench.md", "project/changelog.md", "project/contributing.md", "costs.md", "simulation.md"}
-)
+_RANKED_LOW = frozenset({"project/changelog.md"})
 
 _CELL_CODE = re.compile(r"(?<=<td><code>)[^<]+(?=</code>)|(?<=<code>)[^<\s]{24,}(?=</code>)")
 _BREAK = re.compile(r"(?<=[A-Za-z)])([._/=])(?=[A-Za-z])")
@@ -20,7 +16,7 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     path = page.file.src_uri
     if path == "index.md":
         page.meta.setdefault("hide", ["navigation", "toc"])
-    if path in _RANKED_LOW or path.startswith("decisions/"):
+    if path in _RANKED_LOW:
         page.meta.setdefault("search", {"boost": 0.1})
     return markdown
 
