@@ -7,7 +7,7 @@ A decorator takes the kind first, as a name or as a model, then its options by n
 
 For all options, None means the default. A misspelt option is an error for type checkers, and a
 ``TypeError`` at import. The function is returned unchanged. See docs/howto/handlers.md;
-docs/howto/resources.md for kinds, docs/reference/options.md for options, and
+docs/howto/resources.md for kinds, docs/reference/api/handlers.md for options, and
 docs/reference/arguments.md for what functions get.
 """
 
@@ -112,7 +112,8 @@ def startup(*bare: Never, **options: Unpack[ActivityOptions]) -> Callable[[F], F
             settings.admission.server = webop.WebhookServiceServer()
             memo.limit = asyncio.Semaphore(10)
 
-    If it fails for good, the operator does not start. See docs/howto/startup.md.
+    If it fails for good, the operator does not start. See
+    docs/howto/handlers.md#startup-and-cleanup.
     """
     return _register_activity(Activity.STARTUP, bare, options)
 
@@ -127,7 +128,7 @@ def cleanup(*bare: Never, **options: Unpack[ActivityOptions]) -> Callable[[F], F
         async def close(memo: webop.Memo, **_):
             await memo.connection.close()
 
-    See docs/howto/startup.md.
+    See docs/howto/handlers.md#startup-and-cleanup.
     """
     return _register_activity(Activity.CLEANUP, bare, options)
 
@@ -158,7 +159,7 @@ def probe(*bare: Never, **options: Unpack[ActivityOptions]) -> Callable[[F], F]:
         def measure_queue(memo: webop.Memo, **_):
             return memo.queue.qsize()
 
-    See docs/howto/startup.md.
+    See docs/howto/probes.md#your-own-checks.
     """
     return _register_activity(Activity.PROBE, bare, options)
 

@@ -307,7 +307,7 @@ def test_the_help_lists_one_of_two_names_and_that_of_a_command_has_the_one_that_
 
 
 def test_the_page_shows_what_is_printed() -> None:
-    assert _PRINTED in (_ROOT / "docs" / "learn" / "init.md").read_text()
+    assert _PRINTED in (_ROOT / "docs" / "learn" / "start.md").read_text()
 
 
 def test_the_page_about_plans_has_the_job_that_is_written(here: Path) -> None:

@@ -138,7 +138,8 @@ def test_options_are_tables_before_the_sections(package: Any) -> None:
     assert [str(parameter.annotation) for parameter in timer.parameters] == ["None", "None"]
     text = timer.docstring.value
     assert text.index("```python") < text.index("| `interval`") < text.index("More options")
-    assert "    | `labels`" in text[text.index("More options") :]
+    assert text.index("| `labels`") < text.index("More options") < text.index("    | `plural`")
+    assert "../arguments.md#handlers-of-objects" in text
     rule = package["handlers.admission_rules.rule"].docstring.value
     assert rule.index("| `cel`") < rule.index("Returns:") < rule.index("Raises:")
     assert "| `propagation`" in package["client.objects.AsyncClient.delete"].docstring.value

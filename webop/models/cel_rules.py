@@ -96,7 +96,7 @@ class CEL(_Marker):
 
     Transition rules, with ``oldSelf``, are checked in updates only. A rule over a string, list or
     map without a maximal length is refused at import if it can exceed the cost budget of the API
-    server; see docs/howto/cel_rules.md.
+    server; see docs/howto/rules.md#cel-in-the-schema.
 
     Args:
         rule: the expression, in which ``self`` is the field or the object.
