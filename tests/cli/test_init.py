@@ -105,6 +105,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.journey
 def test_a_new_operator_passes_its_tests(machine: Machine) -> None:
     """The line of the manual, from an empty folder; uv stands for pip."""
     assert machine.run("webop", "init", "shop", "--kind", "Order") == _PRINTED
@@ -115,6 +116,7 @@ def test_a_new_operator_passes_its_tests(machine: Machine) -> None:
     shutil.rmtree(machine.folder / "shop")
 
 
+@pytest.mark.journey
 def test_a_new_operator_is_deployed_by_the_commands_of_its_readme(
     machine: Machine, shop: str, webop_cluster: LocalCluster
 ) -> None:
@@ -154,6 +156,7 @@ def test_a_new_operator_is_deployed_by_the_commands_of_its_readme(
     assert order["status"]["conditions"][0]["reason"] == "Published"
 
 
+@pytest.mark.journey
 def test_a_new_operator_with_classes_of_built_in_kinds_passes_its_tests(machine: Machine) -> None:
     machine.run("webop", "init", "typed", "--with-builtins")
     machine.install("-e", ".[test]", folder="typed")
@@ -161,6 +164,7 @@ def test_a_new_operator_with_classes_of_built_in_kinds_passes_its_tests(machine:
     assert "6 passed" in machine.run("pytest", "-W", "error", folder="typed")
 
 
+@pytest.mark.journey
 @pytest.mark.parametrize("options", [(), ("--with-builtins",)])
 @pytest.mark.parametrize(
     ("name", "kind"), [("shop", "Order"), (f"a-{'long-' * 7}nam", f"A{'Long' * 9}Kin")]
@@ -207,6 +211,7 @@ def test_the_readme_has_eleven_lines_and_the_workflow_the_actions_of_this_reposi
     assert all(action in own for action in used)
 
 
+@pytest.mark.journey
 def test_once_webop_is_in_an_index_nothing_needs_a_wheel_of_it(machine: Machine) -> None:
     (record,) = machine.folder.glob("venv/lib/*/site-packages/webop-*.dist-info/direct_url.json")
     kept = record.rename(record.with_suffix(".kept"))  # as after an installation from an index

@@ -17,7 +17,11 @@ from webop.testing import LocalCluster
 from webop.version import __version__
 
 # Packages are downloaded, and an environment is made.
-pytestmark = [pytest.mark.timeout(1200), pytest.mark.usefixtures("needs_kubectl")]
+pytestmark = [
+    pytest.mark.journey,
+    pytest.mark.timeout(1200),
+    pytest.mark.usefixtures("needs_kubectl"),
+]
 
 
 HANDLERS = """\

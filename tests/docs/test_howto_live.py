@@ -18,6 +18,8 @@ from webop.testing import OperatorRunner, eventually
 if TYPE_CHECKING:
     from webop.testing import LocalCluster
 
+pytestmark = pytest.mark.journey
+
 
 PAGES = DOCS / "howto"
 DATABASES = Kind("example.com", "databases", "Database")

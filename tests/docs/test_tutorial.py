@@ -24,7 +24,7 @@ LONGEST = 180  # lines of a part
 STEPS = [step for part in PARTS for step in read_steps(part)]
 
 # Packages are downloaded, an environment is made, and all parts are typed.
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [pytest.mark.journey, pytest.mark.timeout(1200)]
 
 
 @pytest.fixture

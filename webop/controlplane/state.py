@@ -89,12 +89,11 @@ def end_process(process: Process) -> None:
         child.wait()
 
 
-def start_guard(folder: Path) -> subprocess.Popen[bytes]:
-    """Start the process that ends the cluster in this folder if this process dies."""
-    argv = [sys.executable, "-I", "-S", reaper.__file__, str(folder), str(os.getpid())]
-    return subprocess.Popen(  # noqa: S603 - our own command line, no shell
-        argv, stdin=subprocess.PIPE, start_new_session=True
-    )
+def start_guard(folder: Path, owner: Process) -> subprocess.Popen[bytes]:
+    """Start the process that ends the cluster in this folder if its owner dies."""
+    argv = [sys.executable, "-I", "-S", reaper.__file__, str(folder)]
+    argv += [str(owner.pid), owner.started]
+    return subprocess.Popen(argv, start_new_session=True)  # noqa: S603 - our own command line
 
 
 @dataclass(frozen=True)

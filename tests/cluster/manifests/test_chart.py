@@ -20,6 +20,8 @@ from tests.cluster.manifests.test_command import (
 )
 from webop.controlplane.cache import get_root, hold_lock
 
+pytestmark = pytest.mark.journey
+
 Json = dict[str, Any]
 
 _VERSION = "v4.3.1"

@@ -17,6 +17,7 @@ import yaml
 import webop.testing
 from tests.kit.cli_runner import invoke
 from tests.kit.exec_plugins import build_kubeconfig
+from tests.kit.forking import run_forked
 from tests.kit.http_relay import Relay
 from tests.kit.terminals import Terminal
 from tests.kit.waiting import eventually
@@ -52,16 +53,11 @@ class Folder:
 
     async def run(self, *args: str) -> tuple[int, str, str]:
         """Run ``webop crd``; return its exit code, stdout and stderr."""
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "webop", "crd", *args),
-            cwd=self.path,
-            env={"KUBECONFIG": str(self._cluster.kubeconfig), "HOME": str(self.path), "PATH": ""},
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        out, err = await process.communicate()
-        assert "Traceback" not in err.decode(), err.decode()
-        return process.returncode or 0, out.decode(), err.decode()
+        kubeconfig = str(self._cluster.kubeconfig)
+        environment = {"KUBECONFIG": kubeconfig, "HOME": str(self.path), "PATH": ""}
+        code, out, err = await run_forked(("webop", "crd", *args), self.path, environment)
+        assert "Traceback" not in err, err
+        return code, out, err
 
 
 @pytest.fixture

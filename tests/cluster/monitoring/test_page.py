@@ -45,7 +45,7 @@ api = pytest.importorskip(
     "playwright.async_api", reason="no Playwright: the status page is not tried in a browser"
 )
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.journey, pytest.mark.asyncio(loop_scope="module")]
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _DESKTOP, _PHONE = {"width": 1080, "height": 800}, {"width": 375, "height": 812}

@@ -8,6 +8,8 @@ import pytest
 from tests.kit.pages import ROOT
 from tests.kit.processes import run_module
 
+pytestmark = pytest.mark.journey
+
 
 @pytest.mark.parametrize(
     ("arguments", "message"),

@@ -14,6 +14,8 @@ from tools.soak.leadership.story import HEADING, Times, find_repetitions, play, 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
 
+pytestmark = pytest.mark.journey
+
 
 @pytest.mark.timeout(180)
 async def test_of_three_replicas_never_two_act_at_once_and_all_serve_admission(

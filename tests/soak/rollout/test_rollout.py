@@ -13,6 +13,8 @@ from tools.soak.rollout.story import Load, Times, play, play_renaming, set_up
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
 
+pytestmark = pytest.mark.journey
+
 
 @pytest.mark.timeout(240)
 async def test_no_creation_fails_and_none_goes_unchecked_through_rollouts_and_a_rotation(

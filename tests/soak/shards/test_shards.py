@@ -15,6 +15,8 @@ from tools.soak.shards.story import Times, collect, play, set_up
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
 
+pytestmark = pytest.mark.journey
+
 
 @pytest.mark.timeout(300)
 async def test_of_replicas_that_share_the_work_never_two_act_on_one_object(

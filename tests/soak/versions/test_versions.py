@@ -15,7 +15,7 @@ from tools.soak.versions.story import CONVERTING, Load
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
 
-pytestmark = pytest.mark.xdist_group("shops")
+pytestmark = [pytest.mark.journey, pytest.mark.xdist_group("shops")]
 
 
 @pytest.mark.timeout(240)
