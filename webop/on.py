@@ -467,7 +467,7 @@ def subhandler(**options: Unpack[SubhandlerOptions]) -> Callable[[F], F]:
                 await create_volume(spec["size"])
 
     Sub-handlers run when the handler returns, or in ``await webop.execute()``. See
-    docs/howto/subhandlers.md.
+    docs/howto/handlers.md#sub-handlers.
 
     Raises:
         LookupError: the caller is not inside of a handler.
@@ -493,7 +493,7 @@ def register(fn: F, **options: Unpack[RegisterOptions]) -> F:
             for user in spec.get("users", []):
                 webop.register(functools.partial(drop_user, user), id=user)
 
-    See docs/howto/subhandlers.md.
+    See docs/howto/handlers.md#sub-handlers.
 
     Raises:
         LookupError: the caller is not inside of a handler.
