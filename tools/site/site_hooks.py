@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 _RANKED_LOW = frozenset({"project/changelog.md"})
 
+_ROOT = Path(__file__).parents[2]
+_README = re.compile(r"<!-- README: ([\w ]+) -->")
 _CELL_CODE = re.compile(r"(?<=<td><code>)[^<]+(?=</code>)|(?<=<code>)[^<\s]{24,}(?=</code>)")
 _BREAK = re.compile(r"(?<=[A-Za-z)])([._/=])(?=[A-Za-z])")
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """Rank a page low in the search; show the home page without sidebars."""
+    """Rank a page low in the search; show the home page without sidebars, with parts of the README."""
     path = page.file.src_uri
     if path == "index.md":
         page.meta.setdefault("hide", ["navigation", "toc"])
+        markdown = _README.sub(lambda found: read_parts(found[1].split()), markdown)
     if path in _RANKED_LOW:
         page.meta.setdefault("search", {"boost": 0.1})
     return markdown
+
+
+def read_parts(names: list[str]) -> str:
+    """Return parts of the README, with links from the folder of the pages."""
+    text = (_ROOT / "README.md").read_text(encoding="utf-8")
+    parts = [text.partition(f"<!-- {name} -->\n")[2].partition("<!-- end -->")[0] for name in names]
+    assert all(parts), names
+    return re.sub(r"(?<=\]\()docs/|(?<=src=\")docs/", "", "\n".join(parts))
 
 
 def on_page_content(html: str, **_: Any) -> str:
