@@ -1,9 +1,9 @@
-"""Write what the code knows into the pages: settings, commands, metrics, messages.
+"""Write what the code knows into the pages: settings, commands, metrics.
 
 ``python -m tools.site.reference`` (``make reference``) fills in what is between the comments
 ``<!-- settings: GROUP ... -->``, ``<!-- commands -->`` or ``<!-- metrics -->`` and
-``<!-- end -->`` in the pages; the rest of them is written by hand. All of the messages page comes
-from :mod:`tools.site.messages`, the options of decorators from :mod:`tools.site.api_reference`.
+``<!-- end -->`` in the pages; the rest of them is written by hand.
+:mod:`tools.site.messages` and :mod:`tools.site.api_reference` make whole pages, at the build.
 ``test_reference_pages.py`` compares the pages with the code.
 """
 
@@ -21,7 +21,6 @@ import click
 import kopf
 
 import webop
-from tools.site import messages
 from tools.site.options import format_text, read_texts
 from tests.kit.pages import DOCS
 from webop.cli import main as webop_command
@@ -174,7 +173,6 @@ def main() -> None:
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         page.write_text(fill(text), encoding="utf-8")
-    messages.PAGE.write_text(messages.build_page(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,13 @@
-"""Hooks of mkdocs (see ``mkdocs.yml``): for the search, the home page, and long names in tables."""
+"""Hooks of mkdocs (see ``mkdocs.yml``): generated pages, the home page, long names in tables."""
 
 from __future__ import annotations
 
+import importlib
 import re
 from pathlib import Path
 from typing import Any
+
+from tools.site.messages import build_page
 
 _RANKED_LOW = frozenset({"project/changelog.md"})
 
@@ -12,6 +15,13 @@ _ROOT = Path(__file__).parents[2]
 _README = re.compile(r"<!-- README: ([\w ]+) -->")
 _CELL_CODE = re.compile(r"(?<=<td><code>)[^<]+(?=</code>)|(?<=<code>)[^<\s]{24,}(?=</code>)")
 _BREAK = re.compile(r"(?<=[A-Za-z)])([._/=])(?=[A-Za-z])")
+
+
+def on_files(files: Any, *, config: Any, **_: Any) -> Any:
+    """Add the page of messages, which is not in the repository."""
+    mkdocs = importlib.import_module("mkdocs.structure.files")  # which the tests do not have
+    files.append(mkdocs.File.generated(config, "reference/messages.md", content=build_page()))
+    return files
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
