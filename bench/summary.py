@@ -1,7 +1,7 @@
 """Draws the table of figures in docs/project/measured.md: ``python -m bench.summary``.
 
 The page has the figures, so the picture cannot differ from it. A row is drawn if it has a figure in
-ms or MB for at least two sides. Each row has its own scale, which begins at zero.
+ms or MB for at least two sides, and all sides did the same work. Each row has its own scale, which begins at zero.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _STYLE = """<style>
     text { font: 13px system-ui, sans-serif; fill: #1f2328; }
     .name { font-size: 14px; font-weight: 600; }
     .ground { fill: #ffffff; }
-    .webop { fill: #0969da; }
+    .webop { fill: #0f766e; }
     .peer { fill: #afb8c1; }
     @media (prefers-color-scheme: dark) {
       text { fill: #e6edf3; }
       .ground { fill: #0d1117; }
-      .webop { fill: #58a6ff; }
+      .webop { fill: #2dd4bf; }
       .peer { fill: #57606a; }
     }
   </style>"""
@@ -61,7 +61,7 @@ def read_rows(page: str) -> list[Row]:
             scenario, _, title = title.replace("`", "").partition(": ")
         pairs = zip(_SIDES, cells, strict=False)
         figures = {side: cell for side, cell in pairs if _FIGURE.fullmatch(cell)}
-        if len(figures) > 1:
+        if len(figures) > 1 and "Go:" not in title:
             rows.append(Row(f"{scenario}: {title.partition(', ')[0]}", figures))
     return rows
 

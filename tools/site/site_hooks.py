@@ -14,6 +14,11 @@ _RANKED_LOW = frozenset({"project/changelog.md"})
 _ROOT = Path(__file__).parents[2]
 _README = re.compile(r"<!-- README: ([\w ]+) -->")
 _CELL_CODE = re.compile(r"(?<=<td><code>)[^<]+(?=</code>)|(?<=<code>)[^<\s]{24,}(?=</code>)")
+_TABLE = re.compile(r"<table>.*?</table>", re.DOTALL)
+_TITLE = re.compile(r"<th[^>]*>(.*?)</th>", re.DOTALL)
+_ROW = re.compile(r"<tr>.*?</tr>", re.DOTALL)
+_CELL = re.compile(r"<td(?=[ >])(?=[^>]*>.)", re.DOTALL)
+_FEW = 3  # columns; with two, the second one needs no title
 _BREAK = re.compile(r"(?<=[A-Za-z)])([._/=])(?=[A-Za-z])")
 
 
@@ -44,5 +49,21 @@ def read_parts(names: list[str]) -> str:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Let long names break after dots, underscores and slashes, but not in the middle of words."""
-    return _CELL_CODE.sub(lambda found: _BREAK.sub(r"\1<wbr>", found[0]), html)
+    """Let long names break after dots, underscores and slashes; name the columns in the cells."""
+    html = _CELL_CODE.sub(lambda found: _BREAK.sub(r"\1<wbr>", found[0]), html)
+    return _TABLE.sub(lambda found: name_cells(found[0]), html)
+
+
+def name_cells(table: str) -> str:
+    """Write the titles of columns into the cells: on a phone, there is no head of the table."""
+    titles = [re.sub(r"<[^>]+>", "", title).strip() for title in _TITLE.findall(table)]
+    if len(titles) < _FEW:
+        return table
+
+    def name_row(row: re.Match[str]) -> str:
+        names = iter([""] + titles[1:])
+        return _CELL.sub(
+            lambda cell: f'<td data-title="{name}"' if (name := next(names, "")) else cell[0], row[0]
+        )
+
+    return _ROW.sub(name_row, table)
