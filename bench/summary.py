@@ -1,7 +1,8 @@
 """Draws the table of figures in docs/project/measured.md: ``python -m bench.summary``.
 
 The page has the figures, so the picture cannot differ from it. A row is drawn if it has a figure in
-ms or MB for at least two sides, and all sides did the same work. Each row has its own scale, which begins at zero.
+ms or MB for at least two sides, and all sides did the same work. Each row
+has its own scale, which begins at zero.
 """
 
 from __future__ import annotations

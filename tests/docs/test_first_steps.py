@@ -10,7 +10,7 @@ import pytest
 
 from tests.docs.conftest import read_image, read_loaded_image
 from tests.kit.cli_runner import invoke
-from tests.kit.pages import DOCS, ROOT, find_blocks, find_pages
+from tests.kit.pages import DOCS, ROOT, find_blocks
 from tests.kit.wheels import make_wheel
 from tools.site.playing import Player
 from webop.testing import LocalCluster
@@ -79,15 +79,6 @@ def test_the_commands_of_a_deployment_work_when_typed(player: Player) -> None:
     player.skips += ("pip wheel",)  # other tests type it
     player.play(page)
     assert read_image(LocalCluster.attach("default"), "my-operator") == read_loaded_image(player)
-
-
-def test_whoever_prints_a_dockerfile_builds_the_image_and_brings_it_into_a_cluster() -> None:
-    pages = [*find_pages(), *ROOT.glob("examples/*/README.md")]
-    for block in (block for page in pages for block in find_blocks(page)):
-        if "> Dockerfile" in block.code:
-            words = block.code.split()
-            assert "build" in words, block.name
-            assert {"kind", "push"} & {*words}, block.name
 
 
 def test_nobody_installs_a_package_webop_from_an_index() -> None:

@@ -79,22 +79,6 @@ def test_texts_are_found(source: str, expected: str) -> None:
     assert " ".join(f"{entry.group}: {entry.text}" for entry in found) == expected
 
 
-def test_texts_that_a_function_is_called_with_are_found() -> None:
-    source = """
-    def refuse(message, kind=""):
-        raise ConfigurationError(f"{message} See the page.")
-
-    class Reader:
-        def read(self):
-            refuse("The file is empty.")
-
-        def close(self):
-            refuse(message=f"The file {self.path} is open.")
-    """
-    found = {entry.text for entry in collect("webop.example", textwrap.dedent(source))}
-    assert found == {"The file is empty. See the page.", "The file <path> is open. See the page."}
-
-
 async def test_each_line_of_an_operator_is_found_on_the_page(
     connected: Workshop, webop_cluster: LocalCluster, webop_namespace: str
 ) -> None:

@@ -70,12 +70,6 @@ def check_click(command: click.Command, args: list[str]) -> None:
         check_click(inner, rest[1:])
 
 
-@pytest.mark.parametrize("args", [["rum"], ["run", "--no-such-option"], ["cluster", "begin"]])
-def test_mistakes_in_commands_are_noticed(args: list[str]) -> None:
-    with pytest.raises((click.UsageError, AssertionError)):
-        check_click(main, args)
-
-
 @pytest.mark.parametrize("page", TEXTS)
 def test_settings_that_are_named_exist(page: str) -> None:
     for group, name in re.findall(r"\bsettings\.([a-z_]+)\.([a-z_]+)\b", TEXTS[page]):
@@ -100,38 +94,3 @@ def test_files_of_the_repository_that_are_named_exist(page: str) -> None:
     written = set(re.findall(r'title="(\w+\.py)"', TEXTS[page]))  # by the reader
     for name in {*re.findall(r"`(test_\w+\.py)`", TEXTS[page])} - written:
         assert any((ROOT / "tests").rglob(name)), name
-
-
-def read_table_of_settings() -> dict[tuple[str, str], str]:
-    rows = re.findall(
-        r"^\| \*?`(\w+)\.(\w+)`\*? \| (.*?) \|", TEXTS["docs/reference/settings.md"], re.MULTILINE
-    )
-    return {(group, name): default for group, name, default in rows}
-
-
-def test_the_page_of_settings_lists_all_settings() -> None:
-    sections: dict[str, Any] = {
-        name: type(getattr(webop.OperatorSettings(), name)) for name in SECTIONS
-    }
-    there = {(group, name) for group, section in sections.items() for name in section.model_fields}
-    properties = {(group, "max_workers") for group in ("execution", "background", "admission")}
-    properties |= {("peering", "namespaced"), ("persistence", "prefix")}
-    assert set(read_table_of_settings()) == there | properties
-
-
-@pytest.mark.parametrize(("path", "default"), read_table_of_settings().items())
-def test_the_page_of_settings_shows_the_defaults(path: tuple[str, str], default: str) -> None:
-    group, name = path
-    value = getattr(getattr(webop.OperatorSettings(), group), name)
-    shown = default.strip("`")
-    if "()" in shown:
-        assert type(value).__name__ == shown.removesuffix("()")
-    elif isinstance(value, tuple):
-        begin, _, end = shown.partition(" … ")
-        words = [word.strip() for word in begin.split(",") if word.strip()]
-        assert [str(item) for item in value[: len(words)]] == words
-        assert not end or str(value[-1]) == end
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        assert shown == "Python's own" or float(shown) == value
-    elif shown != "a thread pool":
-        assert shown == str(value) or not (shown or value)
