@@ -38,7 +38,7 @@ def main() -> int:
         prog="make simulate ARGS=...",
         description="Run random histories of operators in a simulated cluster.",
         epilog="Exit codes: 1: a broken rule, or a mutant that was not found; 2: a mistake in the "
-        "options. See docs/simulation.md.",
+        "options. See tools/simulation/README.md.",
     )
     add, add_what = parser.add_argument, parser.add_mutually_exclusive_group().add_argument
     add_what("--seed", type=_parse_seed, help="replay the history of this seed and print it")
