@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parent
-TESTS = FOLDER.parent
+TESTS = FOLDER.parents[1] / "tests"
 
 
 @dataclass(frozen=True)
