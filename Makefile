@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 3
-# Tests of a file share fixtures, so each worker starts with its own part of the files.
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+# Tests of a file share fixtures, so a file goes to one worker, in the order of tests/conftest.py.
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # The pip of Python 3.11 cannot read dependency groups; uv can, and it installs exactly what uv.lock names.
 UV := UV_PROJECT_ENVIRONMENT=$(VENV) UV_PYTHON_DOWNLOADS=never $(BIN)/uv
 # The version of Kubernetes, for example: make test KUBERNETES=1.33
@@ -13,7 +13,7 @@ export WEBOP_KUBERNETES := $(KUBERNETES)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-unit lowest coverage parity reference manifests lint format bench wild rollout conversions leadership shards simulate values chaos fuzz docs clean
+.PHONY: help demo test journeys test-unit lowest coverage parity reference manifests lint format bench wild rollout conversions leadership shards simulate values chaos fuzz docs clean
 
 help: ## List the targets.
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -30,8 +30,11 @@ $(VENV)/.installed: pyproject.toml uv.lock
 demo: $(VENV)/.installed ## Run the example operator on a real API server; ARGS=--once stops after the checks.
 	@$(BIN)/python examples/ephemeral_volume_claims/demo $(ARGS)
 
-test: $(VENV)/.installed ## Run all tests, on a real etcd and kube-apiserver.
+test: $(VENV)/.installed ## Run the tests on a real etcd and kube-apiserver, all but the journeys.
 	@$(PYTEST) $(ARGS)
+
+journeys: $(VENV)/.installed ## Run the tests that "make test" leaves out: tutorial, README, long runs, browser.
+	@$(PYTEST) -m journey $(ARGS)
 
 test-unit: $(VENV)/.installed ## Run the tests that need no API server, in about a minute.
 	@$(PYTEST) tests/unit $(ARGS)
@@ -39,18 +42,18 @@ test-unit: $(VENV)/.installed ## Run the tests that need no API server, in about
 lowest: ## Run a part of the tests on the oldest dependencies that pyproject.toml allows.
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip install --quiet --disable-pip-version-check 'uv>=0.9,<1'
-	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --resolution lowest-direct \
-	  -e '.[builtins,full-auth,ngrok,test,tracing,uvloop]' --group test
+	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --upgrade --resolution lowest-direct \
+	  -e '.[builtins,full-auth,ngrok,reload,test,tracing,uvloop]' --group test
 	@$(PYTEST) $(ARGS)
 
 coverage: $(VENV)/.installed ## Run all tests, and print how much of webop/ they execute, in all processes.
 	@$(BIN)/coverage erase
-	-@$(PYTEST:%/python=%/coverage run) $(ARGS)
+	-@$(PYTEST:%/python=%/coverage run) -m '' $(ARGS)
 	@$(BIN)/coverage combine --quiet
 	@$(BIN)/coverage report --skip-covered --sort=miss
 
 parity: $(VENV)/.installed ## Run all tests, and write their results to docs/parity.md.
-	@$(PYTEST) -p tools.parity.plugin --parity docs/parity.md $(ARGS)
+	@$(PYTEST) -m '' -p tools.parity.plugin --parity docs/parity.md $(ARGS)
 
 reference: $(VENV)/.installed ## Generate the reference pages from the code (settings, commands, messages).
 	@$(BIN)/python -m tools.site.reference

@@ -16,13 +16,14 @@ run of every project, also in those that do not use it. So this module imports w
 fixtures, and is not in its package: that would import the package.
 
 If a collected test needs the binaries, they are provided after the collection: the first time
-can take minutes, and tests can have timeouts. With pytest-xdist, each worker has its own cluster,
-and sends the version to the process that writes the summary.
+can take minutes, and tests can have timeouts. With pytest-xdist, the worker that needs the cluster
+first starts it for all of them, and the process that writes the summary stops it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,17 +41,21 @@ _WORKER_KEY = "webop_clusters"
 _STOP_TIMEOUT = 30.0  # seconds
 # A local API server notices within this time that webhooks were removed.
 _ENVIRONMENT = {"WEBOP_ADMISSION__SHUTDOWN_DELAY": "0.2"}
-_clusters_key = pytest.StashKey[list[str]]()
+_clusters_key = pytest.StashKey[set[str]]()
+_shared_key = pytest.StashKey[str]()
 
 
 @pytest.fixture(scope="session")
 def webop_cluster(pytestconfig: pytest.Config) -> Iterator[LocalCluster]:
-    """A real Kubernetes API server, started at first use; one per run or per xdist worker."""
+    """A real Kubernetes API server, started at first use; the workers of pytest-xdist share it."""
     from webop.controlplane.cluster import LocalCluster  # noqa: PLC0415 - only if it is used
 
-    with LocalCluster() as cluster:
-        pytestconfig.stash[_clusters_key].append(f"Kubernetes {cluster.version} ({cluster.source})")
-        yield cluster
+    worker = getattr(pytestconfig, "workerinput", None)
+    cluster = LocalCluster().start() if worker is None else _share(_name_cluster(worker))
+    pytestconfig.stash[_clusters_key].add(f"Kubernetes {cluster.version} ({cluster.source})")
+    yield cluster
+    if worker is None:
+        cluster.stop()
 
 
 @pytest.fixture
@@ -120,6 +125,25 @@ def webop_admission(request: pytest.FixtureRequest) -> Callable[..., AdmissionCl
     return build
 
 
+def _name_cluster(workerinput: dict[str, Any]) -> str:
+    """Return the name of the cluster that all workers of the run of this worker share."""
+    return f"run-{workerinput['testrunuid'][:8]}"
+
+
+def _share(name: str) -> LocalCluster:
+    """Return the cluster of this name; the first worker starts it."""
+    from webop.controlplane.cluster import LocalCluster  # noqa: PLC0415 - only if it is used
+    from webop.errors import ClusterError, ConfigurationError  # noqa: PLC0415
+
+    try:
+        return LocalCluster(name).start(owner=os.getppid())
+    except ConfigurationError as refusal:
+        try:
+            return LocalCluster.attach(name)
+        except ClusterError:
+            raise refusal from None
+
+
 def _is_scope(word: str) -> bool:
     """Return whether an argument of ``webop run`` selects namespaces."""
     name = word.partition("=")[0] if word.startswith("--") else word[:2]
@@ -136,8 +160,8 @@ def _find_source(source: str, request: pytest.FixtureRequest) -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Prepare the list of the clusters that this process starts."""
-    config.stash[_clusters_key] = []
+    """Prepare the set of the versions that the tests use."""
+    config.stash[_clusters_key] = set()
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -160,25 +184,36 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Send the clusters of an xdist worker to the process that writes the summary."""
+    """Stop the cluster of the workers; a worker sends the version to the process that does so."""
     output = getattr(session.config, "workeroutput", None)
     if output is not None:
-        output[_WORKER_KEY] = session.config.stash[_clusters_key]
+        versions: set[str] = session.config.stash[_clusters_key]
+        output[_WORKER_KEY] = list(versions)
+    elif session.config.stash[_clusters_key] and _shared_key in session.config.stash:
+        from webop.controlplane.cluster import LocalCluster  # noqa: PLC0415 - only if it is used
+        from webop.errors import ClusterError  # noqa: PLC0415
+
+        with contextlib.suppress(ClusterError):
+            LocalCluster.attach(session.config.stash[_shared_key]).stop()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Learn the name of the cluster that the workers share."""
+    node.config.stash[_shared_key] = _name_cluster(node.workerinput)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: object) -> None:  # noqa: ARG001 - xdist's
-    """Collect the clusters of an xdist worker that has ended."""
+    """Collect the versions that an xdist worker has used."""
     output = getattr(node, "workeroutput", None) or {}
-    node.config.stash[_clusters_key].extend(output.get(_WORKER_KEY, ()))
+    node.config.stash[_clusters_key].update(output.get(_WORKER_KEY, ()))
 
 
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
     """Write the versions of Kubernetes that the tests have used."""
-    clusters = config.stash[_clusters_key]
-    for text in sorted(set(clusters)):
-        count = clusters.count(text)
-        times = "" if count == 1 else f", {count} clusters"
-        terminalreporter.write_line(f"webop: ran against {text}{times}")
+    versions: set[str] = config.stash[_clusters_key]
+    for text in sorted(versions):
+        terminalreporter.write_line(f"webop: ran against {text}")

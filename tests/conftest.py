@@ -55,13 +55,27 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the tests that have more time than others: at the end, workers wait for them."""
+    """Begin with the files that take long: at the end, workers wait for them.
 
-    def get_timeout(item: pytest.Item) -> float:
+    These are files of which a test has more time than usual; then those with an API server.
+    """
+    timeouts: dict[Path, float] = {}
+    for item in items:
         mark = item.get_closest_marker("timeout")
-        return float(mark.args[0]) if mark else 0.0
+        timeout = float(mark.args[0]) if mark else 0.0
+        timeouts[item.path] = max(timeout, timeouts.get(item.path, 0.0))
+    items.sort(key=lambda item: (-timeouts[item.path], "unit" in item.path.parts))
 
-    items.sort(key=get_timeout, reverse=True)
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Say what the usual run leaves out."""
+    if config.option.markexpr == "not journey":
+        terminalreporter.write_line(
+            "Not run: the journeys (tutorial, README, a new operator, charts, long runs, browser). "
+            "To run them: make journeys"
+        )
 
 
 @pytest.fixture(autouse=True)

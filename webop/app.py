@@ -349,7 +349,7 @@ def create_app(**options: Unpack[AppOptions]) -> OperatorApp:
         operator = webop.create_app(modules="handlers.py")
         app = Starlette(routes=[Mount("/webop", operator)], lifespan=operator.lifespan)
 
-    See docs/embedding.md.
+    See docs/howto/embedding.md.
 
     Raises:
         TypeError: there is no such option.

@@ -6,16 +6,15 @@ A decorator takes the kind first, as a name or as a model, then its options by n
     async def provision(name, spec, **_): ...
 
 For all options, None means the default. A misspelt option is an error for type checkers, and a
-``TypeError`` at import. The function is returned unchanged. See docs/handlers.md, docs/resources.md
-for kinds, docs/options.md for options, and docs/arguments.md for what functions get.
+``TypeError`` at import. The function is returned unchanged. See docs/howto/handlers.md;
+docs/howto/resources.md for kinds, docs/reference/options.md for options, and
+docs/reference/arguments.md for what functions get.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Never, TypeVar, Unpack
-
-from pydantic import BaseModel
+from typing import TYPE_CHECKING, Any, Never, TypeVar, Unpack
 
 from webop.calls.current_call import get_invocation
 from webop.calls.subhandlers import build_subhandler
@@ -64,10 +63,11 @@ from webop.handlers.validation import (
     check_signature,
     is_handler,
 )
-from webop.models.arguments import parse_arguments
-from webop.models.model import select_kind
-from webop.models.versions import check_pair, get_definition
+from webop.models.definitions import find_arguments, select_kind
 from webop.objects.resources import Selector
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 __all__ = [
     "cleanup",
@@ -111,7 +111,7 @@ def startup(*bare: Never, **options: Unpack[ActivityOptions]) -> Callable[[F], F
             settings.admission.server = webop.WebhookServiceServer()
             memo.limit = asyncio.Semaphore(10)
 
-    If it fails for good, the operator does not start. See docs/startup.md.
+    If it fails for good, the operator does not start. See docs/howto/startup.md.
     """
     return _register_activity(Activity.STARTUP, bare, options)
 
@@ -126,7 +126,7 @@ def cleanup(*bare: Never, **options: Unpack[ActivityOptions]) -> Callable[[F], F
         async def close(memo: webop.Memo, **_):
             await memo.connection.close()
 
-    See docs/startup.md.
+    See docs/howto/startup.md.
     """
     return _register_activity(Activity.CLEANUP, bare, options)
 
@@ -142,7 +142,7 @@ def login(*bare: Never, **options: Unpack[ActivityOptions]) -> Callable[[F], F]:
             token = await fetch_token()
             return webop.ConnectionInfo(server="https://10.0.0.1:6443", token=token)
 
-    See docs/authentication.md.
+    See docs/howto/authentication.md.
     """
     return _register_activity(Activity.AUTHENTICATION, bare, options)
 
@@ -157,7 +157,7 @@ def probe(*bare: Never, **options: Unpack[ActivityOptions]) -> Callable[[F], F]:
         def measure_queue(memo: webop.Memo, **_):
             return memo.queue.qsize()
 
-    See docs/startup.md.
+    See docs/howto/startup.md.
     """
     return _register_activity(Activity.PROBE, bare, options)
 
@@ -173,7 +173,7 @@ def validate(*resource: ResourcePart, **options: Unpack[WebhookOptions]) -> Call
             if old["spec"]["engine"] != new["spec"]["engine"]:
                 raise webop.AdmissionError("The engine cannot be changed.", code=422)
 
-    Requires ``settings.admission.server``. See docs/admission.md.
+    Requires ``settings.admission.server``. See docs/concepts/admission.md.
     """
     return _register_webhook(WebhookType.VALIDATING, resource, options)
 
@@ -189,7 +189,7 @@ def mutate(*resource: ResourcePart, **options: Unpack[WebhookOptions]) -> Callab
             if "engine" not in spec:
                 patch.spec["engine"] = "postgres"
 
-    Requires ``settings.admission.server``. See docs/admission.md.
+    Requires ``settings.admission.server``. See docs/concepts/admission.md.
     """
     return _register_webhook(WebhookType.MUTATING, resource, options)
 
@@ -210,10 +210,10 @@ def convert(
         def upgrade(old: DatabaseV1) -> DatabaseV2:
             return DatabaseV2(metadata=old.metadata, spec=SpecV2(storage=old.spec.size))
 
-    See docs/versions.md.
+    See docs/howto/versions.md.
 
     Args:
-        source: a class with ``@webop.resource``.
+        source: a class with ``@webop.models.resource``.
         to: that of another version of the same kind.
         registry: by default, ``webop.get_default_registry()``.
 
@@ -221,6 +221,8 @@ def convert(
         ConfigurationError: these are not two versions of one kind.
         TypeError: the function does not take one argument.
     """
+    from webop.models.versions import check_pair, get_definition  # noqa: PLC0415 - few need it
+
     check_pair(source, to)
     before, after = get_definition(source), get_definition(to)
 
@@ -244,7 +246,7 @@ def event(*resource: ResourcePart, **options: Unpack[EventOptions]) -> Callable[
             print(event["type"], name)
 
     ``event["type"]`` is None for objects of the first list, then ``ADDED``, ``MODIFIED`` or
-    ``DELETED``. See docs/handlers.md.
+    ``DELETED``. See docs/howto/handlers.md.
     """
     return _register(EventHandler, EventOptions, resource, options)
 
@@ -260,7 +262,7 @@ def create(*resource: ResourcePart, **options: Unpack[ChangeOptions]) -> Callabl
             host = await make_database(name, spec["size"])
             return {"host": host}  # stored in status.provision
 
-    This includes objects that are older than the operator. See docs/handlers.md.
+    This includes objects that are older than the operator. See docs/howto/handlers.md.
     """
     return _register(ChangeHandler, ChangeOptions, resource, options, reason=Reason.CREATE)
 
@@ -275,7 +277,7 @@ def update(*resource: ResourcePart, **options: Unpack[UpdateOptions]) -> Callabl
         async def resize(name, old, new, **_):
             await resize_database(name, old, new)
 
-    Changes of the status do not count. See docs/causes.md.
+    Changes of the status do not count. See docs/concepts/causes.md.
     """
     fixed: dict[str, Any] = {"reason": Reason.UPDATE, "needs_change": True}
     return _register(ChangeHandler, UpdateOptions, resource, options, **fixed)
@@ -291,7 +293,7 @@ def delete(*resource: ResourcePart, **options: Unpack[DeleteOptions]) -> Callabl
         async def drop(name, **_):
             await drop_database(name)
 
-    See docs/howto_deletion.md.
+    See docs/howto/deletion.md.
     """
     return _register(ChangeHandler, DeleteOptions, resource, options, reason=Reason.DELETE)
 
@@ -307,7 +309,7 @@ def resume(*resource: ResourcePart, **options: Unpack[ResumeOptions]) -> Callabl
         async def connect(name, memo: webop.Memo, **_):
             memo.connection = await open_connection(name)
 
-    See docs/handlers.md.
+    See docs/howto/handlers.md.
     """
     return _register(ChangeHandler, ResumeOptions, resource, options, initial=True)
 
@@ -323,7 +325,7 @@ def field(*resource: ResourcePart, **options: Unpack[UpdateOptions]) -> Callable
         async def sync_users(old, new, **_):
             await set_users(new or [])
 
-    See docs/handlers.md.
+    See docs/howto/handlers.md.
     """
     if not options.get("field"):
         raise TypeError("@webop.on.field requires field=, such as field='spec.size'.")
@@ -345,7 +347,7 @@ def index(*resource: ResourcePart, **options: Unpack[ChangeOptions]) -> Callable
         def report(pods_by_app: webop.Index, spec, **_):
             print(list(pods_by_app.get(spec["selector"]["app"], [])))
 
-    See docs/indexes.md.
+    See docs/howto/indexes.md.
     """
     return _register(IndexHandler, ChangeOptions, resource, options)
 
@@ -362,7 +364,7 @@ def daemon(*resource: ResourcePart, **options: Unpack[DaemonOptions]) -> Callabl
                 await copy_log(name)
                 await stopped.wait(60)
 
-    It adds a finalizer: before an object is deleted, its daemons stop. See docs/daemons.md.
+    It adds a finalizer: before an object is deleted, its daemons stop. See docs/howto/daemons.md.
     """
     return _register(DaemonHandler, DaemonOptions, resource, options)
 
@@ -378,7 +380,7 @@ def timer(*resource: ResourcePart, **options: Unpack[TimerOptions]) -> Callable[
             patch.status["alive"] = await ping(name)
 
     ``interval`` counts from the end of a call. With ``idle``, calls wait until the object was
-    unchanged for so long. It adds a finalizer, as daemons do. See docs/timers.md.
+    unchanged for so long. It adds a finalizer, as daemons do. See docs/howto/timers.md.
     """
     return _register(TimerHandler, TimerOptions, resource, options)
 
@@ -396,7 +398,7 @@ def reconcile(*resource: ResourcePart, **options: Unpack[ReconcileOptions]) -> C
             await children.prune()
 
     Each call is for all changes since the last one; the argument ``because`` names them. webop
-    stores nothing on the object. See docs/desired_state.md.
+    stores nothing on the object. See docs/concepts/desired_state.md.
 
     Raises:
         TypeError: an option is unknown or wrong.
@@ -428,7 +430,7 @@ def reconcile(*resource: ResourcePart, **options: Unpack[ReconcileOptions]) -> C
     def decorator(fn: F) -> F:
         check_signature(fn, ReconcileHandler)
         full_id = build_id(fn, id=name)
-        typed: dict[str, Any] = {"model": model, "arguments": parse_arguments(fn, model)}
+        typed: dict[str, Any] = {"model": model, "arguments": find_arguments(fn, model)}
         chosen = {"owns": owns, "reads": reads, "accumulates": kept, "formerly_owns": former}
         more = {**chosen, **typed, **parsed}
         mine = ReconcileHandler(id=full_id, fn=fn, selector=selector, **more)
@@ -465,7 +467,7 @@ def subhandler(**options: Unpack[SubhandlerOptions]) -> Callable[[F], F]:
                 await create_volume(spec["size"])
 
     Sub-handlers run when the handler returns, or in ``await webop.execute()``. See
-    docs/subhandlers.md.
+    docs/howto/subhandlers.md.
 
     Raises:
         LookupError: the caller is not inside of a handler.
@@ -491,7 +493,7 @@ def register(fn: F, **options: Unpack[RegisterOptions]) -> F:
             for user in spec.get("users", []):
                 webop.register(functools.partial(drop_user, user), id=user)
 
-    See docs/subhandlers.md.
+    See docs/howto/subhandlers.md.
 
     Raises:
         LookupError: the caller is not inside of a handler.
@@ -556,7 +558,7 @@ def _register(
         check_signature(fn, family)
         typed: dict[str, Any] = {
             "model": model,
-            "arguments": parse_arguments(fn, model, has_field="field" in parsed),
+            "arguments": find_arguments(fn, model, has_field="field" in parsed),
         }
         full_id = build_id(fn, id=name, suffix=parsed.get("field", ()))
         handler = family(id=full_id, fn=fn, selector=selector, **typed, **parsed)  # type: ignore[call-arg]

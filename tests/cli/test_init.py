@@ -105,6 +105,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.journey
 def test_a_new_operator_passes_its_tests(machine: Machine) -> None:
     """The line of the manual, from an empty folder; uv stands for pip."""
     assert machine.run("webop", "init", "shop", "--kind", "Order") == _PRINTED
@@ -115,6 +116,7 @@ def test_a_new_operator_passes_its_tests(machine: Machine) -> None:
     shutil.rmtree(machine.folder / "shop")
 
 
+@pytest.mark.journey
 def test_a_new_operator_is_deployed_by_the_commands_of_its_readme(
     machine: Machine, shop: str, webop_cluster: LocalCluster
 ) -> None:
@@ -154,6 +156,7 @@ def test_a_new_operator_is_deployed_by_the_commands_of_its_readme(
     assert order["status"]["conditions"][0]["reason"] == "Published"
 
 
+@pytest.mark.journey
 def test_a_new_operator_with_classes_of_built_in_kinds_passes_its_tests(machine: Machine) -> None:
     machine.run("webop", "init", "typed", "--with-builtins")
     machine.install("-e", ".[test]", folder="typed")
@@ -161,6 +164,7 @@ def test_a_new_operator_with_classes_of_built_in_kinds_passes_its_tests(machine:
     assert "6 passed" in machine.run("pytest", "-W", "error", folder="typed")
 
 
+@pytest.mark.journey
 @pytest.mark.parametrize("options", [(), ("--with-builtins",)])
 @pytest.mark.parametrize(
     ("name", "kind"), [("shop", "Order"), (f"a-{'long-' * 7}nam", f"A{'Long' * 9}Kin")]
@@ -191,7 +195,7 @@ def test_nothing_of_the_templates_is_left_over(here: Path) -> None:
     for path in files:
         assert not re.search(r"\{\{\w", path.read_text()), path
     models = (here / "my-shop-operator" / "my_shop_operator" / "models.py").read_text()
-    assert "class MyShop(webop.Model):" in models
+    assert "class MyShop(Model):" in models
     assert '"my-shop-operator.example.com"' in models
 
 
@@ -207,6 +211,7 @@ def test_the_readme_has_eleven_lines_and_the_workflow_the_actions_of_this_reposi
     assert all(action in own for action in used)
 
 
+@pytest.mark.journey
 def test_once_webop_is_in_an_index_nothing_needs_a_wheel_of_it(machine: Machine) -> None:
     (record,) = machine.folder.glob("venv/lib/*/site-packages/webop-*.dist-info/direct_url.json")
     kept = record.rename(record.with_suffix(".kept"))  # as after an installation from an index
@@ -292,22 +297,8 @@ def test_a_full_disk_leaves_no_half_of_an_operator(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
-@pytest.mark.parametrize(("name", "alias"), [("pause", "freeze"), ("unpause", "resume")])
-def test_the_help_lists_one_of_two_names_and_that_of_a_command_has_the_one_that_was_typed(
-    name: str, alias: str
-) -> None:
-    shown, listed = invoke(alias, "--help").output, invoke(name, "--help").output
-    assert shown.startswith(f"Usage: webop {alias} [OPTIONS]")
-    assert shown == listed.replace(f"Usage: webop {name} ", f"Usage: webop {alias} ")
-    assert f"'webop {alias}' is the same command." in shown
-    commands = re.findall(r"^  (\w+)  ", invoke("--help").output, re.MULTILINE)
-    assert commands[0] == "init"
-    assert name in commands
-    assert alias not in commands
-
-
 def test_the_page_shows_what_is_printed() -> None:
-    assert _PRINTED in (_ROOT / "docs" / "init.md").read_text()
+    assert _PRINTED in (_ROOT / "docs" / "learn" / "init.md").read_text()
 
 
 def test_the_page_about_plans_has_the_job_that_is_written(here: Path) -> None:
@@ -315,6 +306,6 @@ def test_the_page_about_plans_has_the_job_that_is_written(here: Path) -> None:
     written = (here / "shop" / ".github" / "workflows" / "ci.yml").read_text()
     _, _, commented = written.partition("  # plan:\n")
     job = "plan:\n" + re.sub(r"^  # ?", "", commented, flags=re.MULTILINE)
-    page = (_ROOT / "docs" / "plan.md").read_text()
+    page = (_ROOT / "docs" / "howto" / "plan.md").read_text()
     assert f"```yaml\n{job.rstrip()}\n```" in page
     assert "contents: read" in job

@@ -18,7 +18,8 @@ from tools.site.options import FAMILIES, list_options
 from webop.handlers import options
 from webop.objects.resources import SelectorNames
 
-TEXTS = {page.name: page.read_text(encoding="utf-8") for page in (DOCS / "api").glob("*.md")}
+PAGES = DOCS / "reference" / "api"
+TEXTS = {page.name: page.read_text(encoding="utf-8") for page in PAGES.glob("*.md")}
 DOCUMENTED = re.findall(r"^::: (\S+)", "\n".join(TEXTS.values()), re.MULTILINE)
 ANCHORS = {*DOCUMENTED, *re.findall(r'<a id="(\S+)"></a>', "".join(TEXTS.values()))}
 
@@ -59,7 +60,7 @@ def test_every_decorator_has_an_anchor_under_both_names(name: str) -> None:
 def test_the_help_of_a_decorator_has_an_example_and_names_its_page(name: str) -> None:
     text = inspect.getdoc(getattr(webop.on, name)) or ""
     assert re.search(rf"::\n\n    @?webop\.|^    .*webop\.(on\.)?{name}\(", text, re.MULTILINE)
-    pages = re.findall(r"docs/(\w+)\.md", text)
+    pages = re.findall(r"docs/([\w/]+)\.md", text)
     assert pages
     assert all((DOCS / f"{page}.md").exists() for page in pages)
     assert len(text.splitlines()) < 25
@@ -116,8 +117,8 @@ def test_tables_show_types_and_defaults_as_users_write_them() -> None:
         ("See :mod:`webop.objects.names`.", "See `webop.objects.names`."),
         ("Call ``webop.on.event``.", "Call [`webop.on.event`][webop.on.event]."),
         ("Set ``webop.dev/owner``.", "Set ``webop.dev/owner``."),
-        ("See docs/timers.md.", "See [Timers](../timers.md)."),
-        ("See docs/timers.md#errors.", "See [Timers](../timers.md#errors)."),
+        ("See docs/howto/timers.md.", "See [Timers](../../howto/timers.md)."),
+        ("See docs/howto/timers.md#errors.", "See [Timers](../../howto/timers.md#errors)."),
         ("Do::\n\n    a = 1\n\nThen.", "Do:\n\n```python\na = 1\n```\n\nThen."),
         ("::\n\n    if a:\n        b\n", "```python\nif a:\n    b\n```"),
         ("Note:\n    Do::\n\n        a\n", "Note:\n    Do:\n\n    ```python\n    a\n    ```"),

@@ -9,8 +9,8 @@ import pytest
 
 from tests.kit.pages import DOCS, ROOT, Block, find_blocks
 
-PAGE = DOCS / "cookbook.md"
-EXCERPTS = [block for page in DOCS.glob("*.md") for block in find_blocks(page) if block.source]
+PAGE = DOCS / "howto" / "cookbook.md"
+EXCERPTS = [block for page in DOCS.rglob("*.md") for block in find_blocks(page) if block.source]
 LEFT_OUT = re.compile(r"^ *# …\n", re.MULTILINE)
 
 

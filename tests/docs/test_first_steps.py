@@ -17,9 +17,14 @@ from webop.testing import LocalCluster
 from webop.version import __version__
 
 # Packages are downloaded, and an environment is made.
-pytestmark = [pytest.mark.timeout(1200), pytest.mark.usefixtures("needs_kubectl")]
+pytestmark = [
+    pytest.mark.journey,
+    pytest.mark.timeout(1200),
+    pytest.mark.usefixtures("needs_kubectl"),
+]
 
 
+HOWTO = DOCS / "howto"
 HANDLERS = """\
 import webop
 
@@ -47,13 +52,13 @@ def lend_webop(player: Player) -> None:
 
 def test_webop_can_be_installed_and_an_operator_deployed(player: Player) -> None:
     (player.folder / "handlers.py").write_text(HANDLERS)
-    player.play(DOCS / "installation.md")
+    player.play(DOCS / "learn" / "installation.md")
     assert list(player.folder.glob("wheels/webop-*.whl"))
     assert read_image(LocalCluster.attach("default"), "my-operator") == read_loaded_image(player)
 
 
 def test_a_new_operator_runs_after_five_minutes(player: Player) -> None:
-    player.play(DOCS / "init.md")
+    player.play(DOCS / "learn" / "init.md")
     assert (player.folder / "shop" / "Dockerfile").read_text()
     cluster = LocalCluster.attach("default")
     for version, kind in (("apps/v1", "Deployment"), ("v1", "Service")):
@@ -71,7 +76,7 @@ def test_the_help_to_get_started_works_when_typed(player: Player) -> None:
 
 @pytest.mark.parametrize("name", ["image.md", "deployment.md"])
 def test_the_commands_of_a_deployment_work_when_typed(player: Player, name: str) -> None:
-    blocks = [block.code for block in find_blocks(DOCS / name) if "docker build" in block.code]
+    blocks = [block.code for block in find_blocks(HOWTO / name) if "docker build" in block.code]
     page = player.folder.parent / name
     code = "".join(f"```shell\n{code}```\n" for code in blocks)
     page.write_text(f'```shell\nwebop cluster start\neval "$(webop cluster env)"\n```\n{code}')

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
 import yaml
 
 from tests.kit.pages import DOCS, find_blocks
@@ -17,6 +18,8 @@ from webop.testing import eventually
 
 if TYPE_CHECKING:
     from webop.testing import LocalCluster
+
+pytestmark = pytest.mark.journey
 
 BLOCKS = {block.language: block.code for block in reversed(find_blocks(DOCS / "index.md"))}
 WEBOP = [sys.executable, "-m", "webop"]

@@ -18,7 +18,10 @@ from webop.testing import OperatorRunner, eventually
 if TYPE_CHECKING:
     from webop.testing import LocalCluster
 
+pytestmark = pytest.mark.journey
 
+
+PAGES = DOCS / "howto"
 DATABASES = Kind("example.com", "databases", "Database")
 DATABASE = {
     "apiVersion": "example.com/v1",
@@ -42,7 +45,7 @@ def start(
 
 
 def read_sources(page: str) -> list[str]:
-    return [block.code for block in find_blocks(DOCS / page) if block.language == "python"]
+    return [block.code for block in find_blocks(PAGES / page) if block.language == "python"]
 
 
 def build_secret(password: str) -> dict[str, Any]:
@@ -57,7 +60,7 @@ def build_secret(password: str) -> dict[str, Any]:
 def test_a_changed_secret_is_handled_for_the_database_that_names_it(
     webop_cluster: LocalCluster, webop_namespace: str, start: Callable[[str], OperatorRunner]
 ) -> None:
-    source, *_ = read_sources("howto_related.md")
+    source, *_ = read_sources("related.md")
     webop_cluster.apply(DATABASES.build_crd())
     webop_cluster.apply(DATABASE, namespace=webop_namespace)
     webop_cluster.apply(build_secret("one"), namespace=webop_namespace)
@@ -77,9 +80,9 @@ def test_a_deletion_is_denied_and_then_delayed(
 ) -> None:
     if shutil.which("kubectl") is None:
         pytest.skip("kubectl is not installed")
-    delay, block = read_sources("howto_deletion.md")
+    delay, block = read_sources("deletion.md")
     source = delay.replace('"main": "busy"', '"other": "busy"') + block.replace("9443", "0")
-    blocks = find_blocks(DOCS / "howto_deletion.md")
+    blocks = find_blocks(PAGES / "deletion.md")
     _, *denial = next(b.code for b in blocks if b.language == "console").splitlines()
     name, where = "orders", f"--namespace={webop_namespace}"
     webop_cluster.apply(DATABASES.build_crd())
@@ -109,7 +112,7 @@ def test_a_deletion_is_denied_and_then_delayed(
 def test_a_deleted_child_comes_back(
     webop_cluster: LocalCluster, webop_namespace: str, start: Callable[[str], OperatorRunner]
 ) -> None:
-    source, *_ = read_sources("howto_children.md")
+    source, *_ = read_sources("children.md")
     webop_cluster.apply(Kind("example.com", "websites", "Website").build_crd())
     website = {**DATABASE, "kind": "Website", "spec": {"text": "Hello"}}
     child = "v1", "ConfigMap", "main-content", webop_namespace
@@ -130,7 +133,7 @@ def test_a_deleted_child_comes_back(
 def test_a_condition_says_why_a_handler_failed(
     webop_cluster: LocalCluster, webop_namespace: str, start: Callable[[str], OperatorRunner]
 ) -> None:
-    source, *_ = read_sources("howto_conditions.md")
+    source, *_ = read_sources("conditions.md")
     webop_cluster.apply(DATABASES.build_crd())
 
     def read_reason(name: str) -> Any:

@@ -16,7 +16,7 @@ from tests.kit.processes import Workshop
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
 
-PAGE = (DOCS / "mistakes.md").read_text(encoding="utf-8")
+PAGE = (DOCS / "help" / "mistakes.md").read_text(encoding="utf-8")
 FAILURE = "… failed: "
 ROWS = re.findall(r"^\| `([^`]+)` \|", PAGE, re.MULTILINE)
 WARNING = "coroutine 'AsyncClient.apply' was never awaited"
@@ -65,6 +65,7 @@ CALLS = {
     "TypeError: 'Spec'": "spec['size'] = 1",
     "AttributeError: 'StatusPatch'": "patch.status.phase = 'Ready'",
     "TypeError: 'coroutine'": "client.get('pods', 'one')['spec']",
+    "TypeError: 'Items'": "[pod for pod in client.list('pods')]",
     "LookupError: patch.apply()": "patch.apply()",
 }
 RUNNING = ("… No module named", "configmapss", "deployments.")

@@ -15,6 +15,7 @@ import webop
 import webop.testing
 from tests.kit.pages import DOCS, ROOT, find_commands, find_pages
 from webop.cli import main
+from webop.settings.base import list_fields
 
 COMMANDS = list(find_commands())
 PROGRAMS = {
@@ -35,7 +36,7 @@ PROGRAMS = {
     ),
     *("openssl", "pip", "pytest", "python", "uvicorn"),
 }
-SECTIONS = webop.OperatorSettings.model_fields
+SECTIONS = list_fields(webop.OperatorSettings)
 TEXTS = {
     str(page.relative_to(ROOT)): page.read_text(encoding="utf-8")
     for page in find_pages()
@@ -88,9 +89,14 @@ def test_public_names_that_are_named_exist(page: str) -> None:
     for name in re.findall(
         r"(?<![\w/.])webop\.(?!dev/)([A-Za-z_]+)\b(?!\.(?:py|dev))", TEXTS[page]
     ):
-        if name == "activities" or page == "docs/tracing.md":
+        if name == "activities" or page == "docs/howto/tracing.md":
             continue  # a logger; attributes of spans
         assert name in webop.__all__ or find_spec(f"webop.{name}"), f"webop.{name}"
+    for place in (webop.models, webop.errors):
+        for name in re.findall(rf"\b{place.__name__}\.(\w+)", TEXTS[page]):
+            assert hasattr(place, name) or find_spec(f"{place.__name__}.{name}"), name
+        imports = re.findall(rf"from {place.__name__} import ([\w, ]+)", TEXTS[page])
+        assert {*", ".join(imports).split(", ")} <= {*place.__all__, ""}
 
 
 @pytest.mark.parametrize("page", TEXTS)
@@ -105,7 +111,7 @@ def test_files_of_the_repository_that_are_named_exist(page: str) -> None:
 
 def read_table_of_settings() -> dict[tuple[str, str], str]:
     rows = re.findall(
-        r"^\| \*?`(\w+)\.(\w+)`\*? \| (.*?) \|", TEXTS["docs/settings.md"], re.MULTILINE
+        r"^\| \*?`(\w+)\.(\w+)`\*? \| (.*?) \|", TEXTS["docs/reference/settings.md"], re.MULTILINE
     )
     return {(group, name): default for group, name, default in rows}
 
@@ -114,7 +120,7 @@ def test_the_page_of_settings_lists_all_settings() -> None:
     sections: dict[str, Any] = {
         name: type(getattr(webop.OperatorSettings(), name)) for name in SECTIONS
     }
-    there = {(group, name) for group, section in sections.items() for name in section.model_fields}
+    there = {(group, name) for group, section in sections.items() for name in list_fields(section)}
     properties = {(group, "max_workers") for group in ("execution", "background", "admission")}
     properties |= {("peering", "namespaced"), ("persistence", "prefix")}
     assert set(read_table_of_settings()) == there | properties

@@ -16,7 +16,7 @@ from webop.testing import LocalCluster
 LONGEST = 185  # lines
 
 # Packages are downloaded, and an environment is made.
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [pytest.mark.journey, pytest.mark.timeout(1200)]
 
 
 def read_session(text: str) -> list[tuple[str, str]]:

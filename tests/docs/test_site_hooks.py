@@ -15,7 +15,7 @@ from tools.site.site_hooks import on_page_content, on_page_markdown
 @pytest.mark.parametrize(
     ("path", "search"),
     [
-        ("handlers.md", None),
+        ("howto/handlers.md", None),
         ("bench.md", {"boost": 0.1}),
         ("decisions/0005-simulation.md", {"boost": 0.1}),
     ],
@@ -29,7 +29,7 @@ def test_pages_of_the_project_come_last_in_the_search(
     assert (DOCS / path).exists()
 
 
-@pytest.mark.parametrize("name", ["crds_wild", "messages", "parity", "wild"])
+@pytest.mark.parametrize("name", ["crds_wild", "reference/messages", "parity", "wild"])
 def test_long_tables_and_generated_pages_are_not_searched(name: str) -> None:
     text = (DOCS / f"{name}.md").read_text(encoding="utf-8")
     assert text.startswith("---\nsearch:\n  exclude: true\n---\n# ")

@@ -34,6 +34,7 @@ def test_a_snippet_runs_as_it_is_printed(name: str, ours: Report) -> None:
     assert ours[name]["error"] is None
 
 
+@pytest.mark.journey
 @pytest.mark.parametrize("name", COMMON)
 def test_a_snippet_registers_the_same_handlers_under_kopf(
     name: str, differences: list[Difference]

@@ -19,12 +19,12 @@ from tools.site.playing import Player, merge, read_steps
 if TYPE_CHECKING:
     from webop.testing import LocalCluster
 
-PARTS = [DOCS / "tutorial.md", *sorted(DOCS.glob("tutorial_*.md"))]
+PARTS = [DOCS / "learn" / "tutorial.md", *sorted((DOCS / "learn").glob("tutorial_*.md"))]
 LONGEST = 180  # lines of a part
 STEPS = [step for part in PARTS for step in read_steps(part)]
 
 # Packages are downloaded, an environment is made, and all parts are typed.
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [pytest.mark.journey, pytest.mark.timeout(1200)]
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_each_part_is_short_and_says_what_works_and_what_is_next(part: Path) -> 
     assert len(text.splitlines()) <= LONGEST
     end = text.partition("## What works now\n")[2]
     number = PARTS.index(part) + 1
-    following = PARTS[number].name if number < len(PARTS) else "deployment.md"
+    following = PARTS[number].name if number < len(PARTS) else "../howto/deployment.md"
     assert f"({following})" in end
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import os
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import yaml
 
+from tests.kit.forking import fork
 from tests.kit.http_relay import Relay
 from tests.kit.operators import open_http
 
@@ -110,30 +110,24 @@ async def run_as_pod(
         await admin.create(place, {"metadata": service["metadata"], "spec": spec})
     container = deployed.container
     variables = {one["name"]: one.get("value", "pod-1") for one in container["env"]}
-    ports = ("--probes", "--status")  # of others of the same machine
+    ports = ("--liveness", "--status")  # of others of the same machine
     arguments = [one for one in container["args"] if not one.startswith(ports)]
     log = folder / "log"
-    with log.open("wb") as output:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "webop", *arguments, str(faster)),
-            cwd=deployed.folder,
-            env={
-                **{key: value for key, value in os.environ.items() if key[:6] != "WEBOP_"},
-                **variables,
-                "KUBECONFIG": str(kubeconfig),
-                "KUBERNETES_SERVICE_HOST": "kubernetes.default.svc",
-            },
-            stdout=output,
-            stderr=output,
-        )
+    environment = {
+        **{key: value for key, value in os.environ.items() if key[:6] != "WEBOP_"},
+        **variables,
+        "KUBECONFIG": str(kubeconfig),
+        "KUBERNETES_SERVICE_HOST": "kubernetes.default.svc",
+    }
+    words = ("webop", *arguments, str(faster))
+    process = fork(words, deployed.folder, environment, log, log)
     try:
         yield
     except BaseException:
         sys.stderr.write(log.read_text())
         raise
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.terminate()
+        process.terminate()
         code = await process.wait()
     assert code == 0, log.read_text()
 

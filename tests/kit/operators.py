@@ -172,8 +172,12 @@ class Kind:
         }
 
     async def define(self, client: Client) -> None:
-        """Put the definition into the cluster, and wait until it is served."""
-        await client.create(CRDS, None, self.build_crd())
+        """Put the definition into the cluster, and wait until it is served.
+
+        Another worker of the test run may have put it there.
+        """
+        with contextlib.suppress(APIConflictError):
+            await client.create(CRDS, None, self.build_crd())
         await self.wait_served(client)
 
     async def wait_served(self, client: Client) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
-import sys
 import textwrap
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from tests.kit.forking import run_forked
 from tests.kit.operators import Objects
 from tests.kit.processes import Command, Workshop
 from webop.client.api import Client
@@ -128,15 +127,9 @@ class Desk:
         """Run a command for the handlers, as the administrator unless the variables say else."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("WEBOP_", "KUBE"))}
         config = {"KUBECONFIG": str(self.cluster.kubeconfig), "CALLS": str(self._log)}
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "webop", *args, str(self._path)),
-            cwd=self.workshop.folder,
-            env={**kept, **config, **variables},
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        out, err = (text.decode() for text in await process.communicate())
-        return Planned(process.returncode or 0, out, err)
+        words = ("webop", *args, str(self._path))
+        environment = {**kept, **config, **variables}
+        return Planned(*await run_forked(words, self.workshop.folder, environment))
 
     @asynccontextmanager
     async def run(self, *args: str) -> AsyncIterator[Command]:

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
 
+from tests.kit.forking import ForkedProcess, fork
 from tests.kit.pages import ROOT
 from tests.kit.waiting import eventually
 
@@ -48,7 +49,7 @@ def run_module(*argv: str, **variables: str) -> subprocess.CompletedProcess[str]
 
 
 class Command:
-    def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
+    def __init__(self, process: asyncio.subprocess.Process | ForkedProcess, log: Path) -> None:
         self.process = process
         self._log = log
 
@@ -119,15 +120,21 @@ class Workshop:
         self, program: tuple[str, ...], *args: str | Path, log: str = "output.log", **variables: str
     ) -> Command:
         """Start a command that lives on, with a file for its output."""
-        with (self.folder / log).open("wb") as file:
+        everything = {**self._environment, **variables}
+        path = self.folder / log
+        path.write_bytes(b"")
+        if program[0] == "webop" and "--reload" not in args:  # that forks, too
+            words = (*program, *map(str, args))
+            return Command(fork(words, self.folder, everything, path, path), path)
+        with path.open("wb") as file:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", *program, *map(str, args)),
                 stdout=file,
                 stderr=file,
                 cwd=self.folder,
-                env={**self._environment, **variables},
+                env=everything,
             )
-        return Command(process, self.folder / log)
+        return Command(process, path)
 
     async def fail(self, *args: str | Path, **variables: str) -> str:
         """Run a command that is to fail because of a mistake of the user; return what it says."""

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.kit.forking import ForkedProcess, fork
 from tests.kit.operators import Json, Objects, get_progress
 from tests.kit.processes import Command
 from tests.kit.waiting import eventually
@@ -104,14 +105,7 @@ class Relay:
             self.objects.namespace,
             str(self._path),
         )
-        with log.open("wb") as file:
-            process = await asyncio.create_subprocess_exec(
-                *(_find_python(side), "-m", side, *arguments),
-                stdout=file,
-                stderr=file,
-                cwd=self.folder,
-                env=self._build_environment(side),
-            )
+        process = await self._start((side, *arguments), log, self._build_environment(side))
         try:
             yield Command(process, log)
         except AssertionError as exc:
@@ -121,6 +115,20 @@ class Relay:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
+
+    async def _start(
+        self, words: tuple[str, ...], log: Path, environment: dict[str, str]
+    ) -> asyncio.subprocess.Process | ForkedProcess:
+        if words[0] == "webop":
+            return fork(words, self.folder, environment, log, log)
+        with log.open("wb") as file:
+            return await asyncio.create_subprocess_exec(
+                *(_find_python(), "-m", *words),
+                stdout=file,
+                stderr=file,
+                cwd=self.folder,
+                env=environment,
+            )
 
     def _build_environment(self, side: str) -> dict[str, str]:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("WEBOP_", "KUBE"))}
@@ -169,8 +177,9 @@ class Relay:
         await self.objects.make(name, labels={"relay": "fence"})
 
 
-def _find_python(side: str) -> str:
-    return os.environ.get(_PEER_VARIABLE, sys.executable) if side == KOPF else sys.executable
+def _find_python() -> str:
+    """Return the interpreter that has Kopf."""
+    return os.environ.get(_PEER_VARIABLE, sys.executable)
 
 
 def has_peer() -> bool:

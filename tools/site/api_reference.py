@@ -18,15 +18,19 @@ import griffe
 
 import webop
 import webop.client
+import webop.errors
+import webop.models
 import webop.testing
-from tools.site.options import FAMILIES, Option, list_options
 from tests.kit.pages import DOCS
+from tools.site.options import FAMILIES, Option, list_options
 
 MODULES = {
     "webop.lifecycles": webop.lifecycles,
     "webop.testing": webop.testing,
     "webop.client": webop.client,
     "webop.on": webop.on,
+    "webop.errors": webop.errors,
+    "webop.models": webop.models,
     "webop": webop,
 }
 """The modules whose names are public; where two have a name, the last one is the usual one."""
@@ -87,8 +91,8 @@ def walk(obj: griffe.Object) -> Iterator[griffe.Object]:
 def convert(text: str) -> str:
     """Turn the notation of docstrings into Markdown.
 
-    >>> convert("As :func:`again`; see docs/timers.md.")
-    'As [`again`][webop.again]; see [Timers](../timers.md).'
+    >>> convert("As :func:`again`; see docs/howto/timers.md.")
+    'As [`again`][webop.again]; see [Timers](../../howto/timers.md).'
     """
     text = _LITERAL.sub(_build_fence, f"{text}\n").rstrip("\n")
     for pattern in (_ROLE, _CODE):
@@ -119,7 +123,7 @@ def _link_page(match: re.Match[str]) -> str:
     text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
     title = re.search(r"^# (.+)$", text, re.MULTILINE)
     assert title is not None
-    return f"[{title[1].partition(':')[0]}](../{page}.md{anchor})"
+    return f"[{title[1].partition(':')[0]}](../../{page}.md{anchor})"
 
 
 def hide_constructor(cls: griffe.Class) -> None:

@@ -1,4 +1,4 @@
-"""Collects all messages of webop for docs/messages.md, which ``tools.site.reference`` writes.
+"""Collects all messages of webop for the page of messages, which ``tools.site.reference`` writes.
 
 The sources are read, not run: log lines, warnings, exceptions, texts of commands and of HTTP
 responses. A text in a variable is followed to where the variable is assigned, or, if it is a
@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from tests.kit.pages import DOCS, ROOT
 
-PAGE = DOCS / "messages.md"
+PAGE = DOCS / "reference" / "messages.md"
 
 _GROUPS = {
     "ERROR": "Log lines that say that somebody must act, also of the level `CRITICAL`. Failures of "
@@ -31,7 +31,7 @@ _GROUPS = {
     "Exceptions": "Texts of exceptions that webop raises. Many of them end a command, or are "
     "part of a log line or of an HTTP response.",
     "Command line": "Texts that commands print, and errors in their arguments.",
-    "Doctor": "Findings of [`webop doctor`](troubleshooting.md#the-doctor), and their remedies.",
+    "Doctor": "Findings of [`webop doctor`](../help/troubleshooting.md#the-doctor), and remedies.",
     "HTTP responses": "Texts in responses of the webhook server and of the probes.",
 }
 _INTRODUCTION = """\
@@ -51,10 +51,10 @@ Handler 'publish' failed: KeyError: 'title'. Retry 1 in 60 s.
 
 `<name>` is a value, and `<handler>` reads `Handler 'provision'`, `Timer 'check'` and the like; `…`
 is text that differs. Log lines about an object begin with its kind, namespace and name. Those about
-a change of an object, of `INFO` and above, are also [Events](events.md) of the object. The step is
-what webop does when the message occurs. The module says where it comes from. It is also the
-[logger](logging.md#loggers), except for lines about objects. The texts of your handlers' exceptions
-are yours. `make reference` writes this page from the code.
+a change of an object, of `INFO` and above, are also [Events](../howto/events.md) of the object. The
+step is what webop does when the message occurs. The module says where it comes from. It is also the
+[logger](../howto/logging.md#loggers), except for lines about objects. The texts of your handlers'
+exceptions are yours. `make reference` writes this page from the code.
 """
 _LEVELS = {
     "critical": "ERROR",

@@ -8,7 +8,7 @@ from typing import Any
 # About webop's development: users rarely look for these. Pages that the search must not find at all
 # say so themselves (``search: exclude: true``).
 _RANKED_LOW = frozenset(
-    {"bench.md", "changelog.md", "contributing.md", "costs.md", "simulation.md"}
+    {"bench.md", "project/changelog.md", "project/contributing.md", "costs.md", "simulation.md"}
 )
 
 _CELL_CODE = re.compile(r"(?<=<td><code>)[^<]+(?=</code>)|(?<=<code>)[^<\s]{24,}(?=</code>)")

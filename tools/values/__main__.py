@@ -3,9 +3,14 @@
 For each type, variations of values near its border are drawn. A dry run sends many of them in one
 object: the API server names those that it refuses, and says how it would store the others.
 
+<<<<<<< HEAD
 A value that the API server stores and the class cannot read is wrong, or one that both complete
 by different defaults. One that the class accepts and the API server refuses is only counted:
 docs/crds.md says which these are.
+=======
+A value that the API server stores and the class cannot read is wrong. One that the class accepts
+and the API server refuses is only counted: docs/howto/crds.md says which these are.
+>>>>>>> main
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def now() -> dt.datetime:
                 return webop.again(after=left)
 
     It is the clock of the machine, except in tests with a ``webop.testing.FakeClient`` and in
-    threads with their context: see docs/testing_fake.md.
+    threads with their context: see docs/howto/testing_fake.md.
     """
     read = moved_clock.get()
     return dt.datetime.now(dt.UTC) if read is None else read()

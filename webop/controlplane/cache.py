@@ -117,6 +117,7 @@ def prune_logs() -> None:
                 finished[folder] = folder.stat().st_mtime
     for folder in sorted(finished, key=finished.__getitem__, reverse=True)[_KEPT_LOGS:]:
         shutil.rmtree(folder, ignore_errors=True)
+        (get_root() / "clusters" / f".{folder.name}.lock").unlink(missing_ok=True)
 
 
 def read_last_lines(log: Path, count: int = 15) -> list[str]:

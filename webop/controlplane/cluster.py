@@ -43,6 +43,7 @@ from .progress_bar import Progress
 from .state import (
     POLL_INTERVAL,
     ClusterState,
+    Process,
     check_name,
     end_abandoned_clusters,
     end_cluster,
@@ -50,6 +51,8 @@ from .state import (
     identify,
     is_abandoned,
     is_running,
+    let_all_go,
+    let_go,
     load_state,
     make_private_folder,
     save_state,
@@ -195,11 +198,12 @@ class LocalCluster:
         client = self._get_client()
         return client.has("/readyz") and client.has("/api/v1/namespaces/default")
 
-    def start(self, *, detached: bool = False) -> Self:
+    def start(self, *, detached: bool = False, owner: int | None = None) -> Self:
         """Start the cluster and wait until it is ready; do nothing if it is started.
 
         Args:
             detached: let the cluster outlive this process, until it is stopped by its name.
+            owner: the id of the process with which the cluster ends; by default, this process.
 
         Raises:
             ConfigurationError: a cluster of that name exists, or KUBEBUILDER_ASSETS names
@@ -216,7 +220,7 @@ class LocalCluster:
             # One process at a time starts the cluster of a name.
             lock = cache.hold_lock("clusters", f".{self.name}.lock")
             with lock if self._is_named else nullcontext():
-                self._create(binaries, detached=detached)
+                self._create(binaries, None if detached else identify(owner or os.getpid()))
                 create_credentials(self.folder)
                 self._launch(ETCD, build_etcd_command(binaries.folder / ETCD))
                 self._start_apiserver(binaries.folder / APISERVER)
@@ -225,6 +229,8 @@ class LocalCluster:
         except BaseException:
             self.stop()
             raise
+        if detached or owner is not None:
+            self._let_go()
         return self
 
     def stop(self) -> None:
@@ -234,7 +240,8 @@ class LocalCluster:
             end_cluster(state)
         guard, self._guard = self._guard, None
         if guard is not None:
-            guard.communicate()  # it ends when its input is closed
+            guard.terminate()
+            guard.wait()
 
     def kill_apiserver(self) -> None:
         """Kill the API server with SIGKILL, like a crash; the data stays."""
@@ -383,8 +390,8 @@ class LocalCluster:
             raise ClusterError(f"kubectl {' '.join(arguments)}: {reason}")
         return done.stdout
 
-    def _create(self, binaries: Binaries, *, detached: bool) -> None:
-        """Create the folder, the state and (unless detached) the guard of a new cluster."""
+    def _create(self, binaries: Binaries, owner: Process | None) -> None:
+        """Create the folder, the state and, if there is an owner, the guard of a new cluster."""
         remains = load_state(self.name)
         if remains is not None:
             has_owner = remains.owner is not None and not is_abandoned(remains)
@@ -399,7 +406,6 @@ class LocalCluster:
         make_private_folder(folder)
         shutil.rmtree(self._logs, ignore_errors=True)
         self._logs = cache.make_folder("logs", self.name)
-        owner = None if detached else identify(os.getpid())
         state = self._state = ClusterState(
             name=self.name,
             folder=folder,
@@ -411,7 +417,14 @@ class LocalCluster:
         )
         save_state(state)
         if owner is not None:
-            self._guard = start_guard(folder)
+            self._guard = start_guard(folder, owner)
+
+    def _let_go(self) -> None:
+        """Let the processes outlive this one; the guard ends when the cluster is gone."""
+        let_all_go(self._get_state())
+        guard, self._guard = self._guard, None
+        if guard is not None:
+            let_go(guard)
 
     def _start_apiserver(self, executable: Path) -> None:
         flags = self._apiserver_flags

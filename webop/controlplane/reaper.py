@@ -2,8 +2,8 @@
 
 A process is identified by its id *and* its start time, so that a reused id is never killed. This
 module is a library for :mod:`.state`, and also a program: a test run starts
-``python reaper.py <folder of the cluster> <pid of the test run>`` beside its cluster. This guard
-notices the death of its parent, also by ``kill -9``, and then ends the cluster.
+``python reaper.py <folder of the cluster> <pid and start time of the test run>`` beside its
+cluster. This guard notices the death of the test run, also by ``kill -9``, and ends the cluster.
 It imports nothing of webop, so it starts in some milliseconds and needs little memory.
 
 Caveat: a crash between the start of a process and its record in the state file leaves an
@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import shutil
 import signal
 import subprocess
@@ -108,20 +107,13 @@ def _find_unrecorded(folder: Path) -> list[int]:
     return found
 
 
-def guard(folder: Path, owner: int) -> None:
-    """Wait until the owner dies, then end its cluster; return when the cluster is gone.
-
-    The standard input ends when the owner dies, unless the owner has forked and the child
-    lives on; so the parent's id is checked too.
-    """
-    readers = [sys.stdin.buffer]
-    while os.getppid() == owner:
-        readable, _, _ = select.select(readers, [], [], _POLL_INTERVAL)
-        if readable and not os.read(sys.stdin.fileno(), 1024):
-            break
+def guard(folder: Path, owner: int, started: str) -> None:
+    """Wait until the owner dies, then end its cluster; return when the cluster is gone."""
+    while is_running(owner, started) and folder.exists():
+        time.sleep(_POLL_INTERVAL)
     if folder.exists():
         end_cluster(folder)
 
 
 if __name__ == "__main__":
-    guard(Path(sys.argv[1]), int(sys.argv[2]))
+    guard(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

@@ -89,12 +89,24 @@ def end_process(process: Process) -> None:
         child.wait()
 
 
-def start_guard(folder: Path) -> subprocess.Popen[bytes]:
-    """Start the process that ends the cluster in this folder if this process dies."""
-    argv = [sys.executable, "-I", "-S", reaper.__file__, str(folder), str(os.getpid())]
-    return subprocess.Popen(  # noqa: S603 - our own command line, no shell
-        argv, stdin=subprocess.PIPE, start_new_session=True
-    )
+def let_go(child: subprocess.Popen[bytes]) -> None:
+    """Let a process outlive this one, which would warn of it at its end."""
+    _children.pop(child.pid, None)
+    child.returncode = 0
+
+
+def let_all_go(state: ClusterState) -> None:
+    """Let all processes of a cluster outlive this one."""
+    for process in state.processes:
+        if process.pid in _children:
+            let_go(_children[process.pid])
+
+
+def start_guard(folder: Path, owner: Process) -> subprocess.Popen[bytes]:
+    """Start the process that ends the cluster in this folder if its owner dies."""
+    argv = [sys.executable, "-I", "-S", reaper.__file__, str(folder)]
+    argv += [str(owner.pid), owner.started]
+    return subprocess.Popen(argv, start_new_session=True)  # noqa: S603 - our own command line
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,7 @@ class DaemonStopped:
         while not stopped:
             await stopped.wait(60)  # without await if the daemon is not async
 
-    See docs/daemons.md.
+    See docs/howto/daemons.md.
     """
 
     __slots__ = ("_stopper",)

@@ -132,7 +132,7 @@ class WebhookServerProtocol(Protocol):
     """Anything that serves webhooks: an async generator function or a callable object.
 
     It can be an async context manager. Then the result of its ``__aenter__`` is called, and its
-    ``__aexit__`` cleans up. See docs/webhook_servers.md.
+    ``__aexit__`` cleans up. See docs/howto/webhook_servers.md.
     """
 
     def __call__(self, fn: WebhookFn, /) -> AsyncIterator[WebhookClientConfig]:

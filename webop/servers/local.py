@@ -63,7 +63,7 @@ class WebhookServer(BaseWebhookServer):
 
         settings.admission.server = webop.WebhookServer(port=9443)
 
-    See docs/webhook_servers.md.
+    See docs/howto/webhook_servers.md.
 
     Args:
         addr: the address to listen on; empty for all interfaces. The default is "localhost", or

@@ -49,7 +49,7 @@ class WebhookServiceServer(WebhookServer):
     deleted or its annotation ``webop.dev/rotate`` gets another value. No request fails: API servers
     trust the new CA before the new certificate is used, and the old CA for long after that. A
     Secret that somebody else keeps (such as cert-manager) is followed in the same way, and never
-    written. See docs/webhook_servers.md.
+    written. See docs/howto/webhook_servers.md.
 
     The operator needs the verbs get and update for the Secret, and create for secrets in its
     namespace.

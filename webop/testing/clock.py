@@ -14,7 +14,8 @@ class Clock:
         client.clock.advance(hours=1)
         client.clock.now = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
-    Time does not go back. Pauses and timeouts last as long as without it: see docs/testing_fake.md.
+    Time does not go back. Pauses and timeouts last as long as without it: see
+    docs/howto/testing_fake.md.
 
     Args:
         now: the time at the start, with a time zone; by default, the clock of the machine goes on

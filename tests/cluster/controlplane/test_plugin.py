@@ -17,13 +17,13 @@ def test_it(webop_cluster):
 _OPTIONS = ("-o", "asyncio_default_fixture_loop_scope=function")
 
 
-def test_each_worker_has_a_cluster_and_the_report_names_the_version(
+def test_the_workers_share_a_cluster_and_the_report_names_the_version(
     standin_assets: Path, cache: Path, tmp_path: Path
 ) -> None:
     output = run_suite(tmp_path, {"test_it.py": _TESTS}, *_OPTIONS, "-n2", "--dist=each")
     assert "2 passed" in output
-    summary = r"^webop: ran against Kubernetes v1\.\d+\.\d+ \(.*\), 2 clusters$"
-    assert re.search(summary, output, re.MULTILINE)
+    summary = r"^webop: ran against Kubernetes v1\.\d+\.\d+ \(.*\)$"
+    assert len(re.findall(summary, output, re.MULTILINE)) == 1
     assert not [path for path in (cache / "clusters").iterdir() if path.is_dir()]
 
 

@@ -151,11 +151,7 @@ def test_a_process_that_was_started_but_not_recorded_is_found(
 def test_the_guard_goes_by_itself_when_the_cluster_is_gone(cache: Path, process: Process) -> None:
     _make_state(cache, process, owner=_ME)
     folder = cache / "clusters" / "one"
-    guard = subprocess.Popen(
-        [sys.executable, "-IS", reaper.__file__, str(folder), str(os.getpid())],
-        stdin=subprocess.PIPE,
-    )
+    owner = str(os.getpid()), reaper.get_start_time(os.getpid()) or ""
+    guard = subprocess.Popen([sys.executable, "-IS", reaper.__file__, str(folder), *owner])
     reaper.end_cluster(folder)
-    assert guard.stdin is not None
-    guard.stdin.close()
     assert guard.wait(timeout=30) == 0

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def kinds(webop_cluster: LocalCluster) -> Iterator[Kind]:
-    made = (Kind(f"patient{number}.webop.dev", "patients", "Patient") for number in range(32))
+def kinds(webop_cluster: LocalCluster, worker_id: str) -> Iterator[Kind]:
+    groups = (f"patient{number}.{worker_id}.webop.dev" for number in range(32))
+    made = (Kind(group, "patients", "Patient") for group in groups)
     return define_kinds(webop_cluster, made)
 
 

@@ -19,7 +19,8 @@ _ROOT = Path(__file__).parents[3]
 _EXAMPLE = _ROOT / "examples" / "ephemeral_volume_claims"
 _DEMO = _EXAMPLE / "demo"
 
-pytestmark = pytest.mark.timeout(300)  # it starts a control plane, maybe on a slow machine
+# The demo starts a control plane, maybe on a slow machine.
+pytestmark = [pytest.mark.journey, pytest.mark.timeout(300)]
 
 
 @contextlib.contextmanager

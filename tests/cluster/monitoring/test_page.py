@@ -1,6 +1,6 @@
 """The status page in a browser: what it shows is what an operator on a real API server does.
 
-``STATUS_SCREENSHOTS=docs`` lets the last test write the screenshots of the docs.
+``STATUS_SCREENSHOTS=docs/images`` lets the last test write the screenshots of the docs.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ api = pytest.importorskip(
     "playwright.async_api", reason="no Playwright: the status page is not tried in a browser"
 )
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.journey, pytest.mark.asyncio(loop_scope="module")]
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _DESKTOP, _PHONE = {"width": 1080, "height": 800}, {"width": 375, "height": 812}

@@ -37,9 +37,8 @@ _MAPS = {"calls", "recent", "watches", "restarts", "oldest", "rejections", "rece
 
 def is_shaped(report: Json) -> bool:
     """Tell whether a report has the documented shape, and nothing more."""
-    (text,) = (
-        block.code for block in find_blocks(DOCS / "status_page.md") if block.language == "json"
-    )
+    blocks = find_blocks(DOCS / "help" / "status_page.md")
+    (text,) = (block.code for block in blocks if block.language == "json")
     return has_shape(report, json.loads(text))
 
 

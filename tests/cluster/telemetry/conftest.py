@@ -37,7 +37,7 @@ class Spans:
 
     def list_undocumented(self) -> list[str]:
         """Return the attributes that users cannot read of."""
-        page = (DOCS / "tracing.md").read_text(encoding="utf-8")
+        page = (DOCS / "howto" / "tracing.md").read_text(encoding="utf-8")
         return [key for span in self for key in span.attributes or () if f"`{key}`" not in page]
 
     def select(self, name: str, **attributes: Any) -> list[ReadableSpan]:

@@ -72,7 +72,7 @@ class ConnectionInfo:
 
     Paths can start with ``~``. Data can be PEM, or base64 of PEM (as in kubeconfig files), as text
     or bytes. After ``expiration``, webop logs in again. Of several credentials, those with the
-    highest ``priority`` are used. The repr has no secrets. See docs/authentication.md.
+    highest ``priority`` are used. The repr has no secrets. See docs/howto/authentication.md.
 
     Raises:
         ValueError: both a path and data are given for the same thing.

@@ -36,7 +36,7 @@ class SimulatedCluster(SyncClient):
 
     The methods of the client (``get``, ``list``, ``create``, ``apply``, ``patch``, ``delete``,
     ``wait_for``, ``wait_gone``) are those of a user, and not async. Their requests pass through the
-    webhooks of the operator. While they wait, time goes on. See docs/testing_simulated.md.
+    webhooks of the operator. While they wait, time goes on. See docs/howto/testing_simulated.md.
 
     Attributes:
         seed: of this run.
