@@ -57,8 +57,8 @@ from webop.client.http.streams import StreamLimits
 from webop.client.items import Items
 from webop.client.kinds import Kind, KindName, Kinds
 from webop.client.waiting import describe
-from webop.client.watch import ListingFinished, WatchItem, WatchOptions, WatchStatus, watch
-from webop.client.watch_recovery import UsualOptions
+from webop.client.watch import ListingFinished, WatchOptions, WatchStatus, watch
+from webop.client.watch_recovery import PagingOptions, UsualOptions
 from webop.errors import (
     TRANSIENT_ERRORS,
     APIConnectionError,
@@ -368,7 +368,7 @@ class AsyncClient:
         resource = await self._find(kind, namespace)
         comparison = Comparison(lambda raw: fit_kind(kind, strip_object(raw)))
         selection, status = build_selector(labels, fields), WatchStatus(gives_up=True)
-        items = self._open_watch(resource, namespace, selection, status)
+        items = watch(self._requests, resource, namespace, self._watching, status, selection)
         is_listed = False
         async with aclosing(items):
             with self._noticing_absence():
@@ -705,7 +705,8 @@ class AsyncClient:
             async with deadline:
                 resource = await self._find(kind, namespace, name)
                 selection = Selection(build_selection(name))
-                items = self._open_watch(resource, namespace, selection, status)
+                options = PagingOptions(self._watching)
+                items = watch(self._requests, resource, namespace, options, status, selection)
                 async with aclosing(items):
                     with self._noticing_absence():
                         async for state in follow(items):
@@ -716,14 +717,9 @@ class AsyncClient:
         except TimeoutError:
             if not deadline.expired():
                 raise
-        how = status.error or "the API server did not respond"
-        how = describe(obj, wish) if is_known else how
+        how = describe(obj, wish) if is_known else "the API server did not respond"
+        how += f". {status.error}" if status.error else ""
         raise APITimeoutError(f"{what} is not {wish} after {timeout:g} s: {how}.")
-
-    def _open_watch(
-        self, resource: Resource, namespace: str | None, selection: Selection, status: WatchStatus
-    ) -> AsyncGenerator[WatchItem, None]:
-        return watch(self._requests, resource, namespace, self._watching, status, selection)
 
     async def _read_pages(
         self, kind: Kind, namespace: str | None, selection: Selection
