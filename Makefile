@@ -81,14 +81,14 @@ wild: $(VENV)/.installed ## Run public Kopf operators under Kopf and webop, and 
 rollout: $(VENV)/.installed ## Replace replicas and rotate certificates under load; count failures.
 	@$(BIN)/python -m tools.soak.rollout $(ARGS)
 
-conversions: $(VENV)/.installed ## Convert objects while replicas are replaced; migrate 5 000 objects, interrupted twice.
-	@$(BIN)/python -m tools.soak.versions $(ARGS)
+conversions: $(VENV)/.installed ## Convert objects while replicas are replaced; count failures.
+	@$(BIN)/python -m tools.soak.rollout --ways converting $(ARGS)
 
 leadership: $(VENV)/.installed ## Stop, kill, freeze and disconnect leaders; check that one replica acts.
-	@$(BIN)/python -m tools.soak.leadership $(ARGS)
+	@$(BIN)/python -m tools.soak.handover lease $(ARGS)
 
 shards: $(VENV)/.installed ## Disturb replicas that share the work by shards; check that one acts on each object.
-	@$(BIN)/python -m tools.soak.shards $(ARGS)
+	@$(BIN)/python -m tools.soak.handover shards $(ARGS)
 
 simulate: $(VENV)/.installed ## Simulate random histories for a minute; SEED=N replays one.
 	@$(BIN)/python -m tools.simulation $(if $(SEED),--seed $(SEED)) $(ARGS)
@@ -106,8 +106,9 @@ $(VENV)/.documented: $(VENV)/.installed
 	@$(UV) sync --quiet --inexact --locked --all-extras --group docs
 	@touch $@
 
-docs: $(VENV)/.documented ## Build the documentation in site/; broken links are errors.
+docs: $(VENV)/.documented ## Build the documentation in site/, and ask its search questions; broken links are errors.
 	@$(BIN)/mkdocs build --strict $(ARGS)
+	@$(BIN)/python -m tools.site.searching
 
 clean: ## Remove generated files (not the cached control plane).
 	rm -rf $(VENV) .venv-newest .venv-lowest .mypy_cache .pytest_cache .ruff_cache .import_linter_cache dist site

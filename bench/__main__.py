@@ -77,7 +77,7 @@ def _parse() -> argparse.Namespace:
     add("scenarios", nargs="*", metavar="SCENARIO", help=f"default: all but {_NAMED}")
     add("--sides", type=_split, default=[*sides.NAMES], metavar="A,B", help="default: all")
     add("--repeat", type=int, metavar="N", help="samples per side (default: 1 to 7)")
-    add("--objects", type=_parse_sizes, metavar="N[,N]", help="default: see docs/bench.md")
+    add("--objects", type=_parse_sizes, metavar="N[,N]", help="default: see bench/README.md")
     add("--more", choices=MORE, default="", help="more handlers, in create and restart")
     add("--status", action="store_true", help="use resources with the status subresource")
     add("--timeout", type=float, metavar="S", help="limit for one sample (default: at least 180 s)")

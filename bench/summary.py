@@ -1,7 +1,8 @@
-"""Draws the table of figures in docs/bench.md: ``python -m bench.summary``.
+"""Draws the table of figures in docs/project/measured.md: ``python -m bench.summary``.
 
 The page has the figures, so the picture cannot differ from it. A row is drawn if it has a figure in
-ms or MB for at least two sides. Each row has its own scale, which begins at zero.
+ms or MB for at least two sides, and all sides did the same work. Each row
+has its own scale, which begins at zero.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from html import escape
 from pathlib import Path
 from typing import NamedTuple
 
-PAGE = Path(__file__).parent.parent / "docs" / "bench.md"
-PICTURE = PAGE.parent / "images" / "bench.svg"
+_DOCS = Path(__file__).parent.parent / "docs"
+PAGE = _DOCS / "project" / "measured.md"
+PICTURE = _DOCS / "images" / "bench.svg"
 
 _SIDES = ("webop", "kopf", "Go")
 _UNITS = ("ms", "MB")
@@ -22,12 +24,12 @@ _STYLE = """<style>
     text { font: 13px system-ui, sans-serif; fill: #1f2328; }
     .name { font-size: 14px; font-weight: 600; }
     .ground { fill: #ffffff; }
-    .webop { fill: #0969da; }
+    .webop { fill: #0f766e; }
     .peer { fill: #afb8c1; }
     @media (prefers-color-scheme: dark) {
       text { fill: #e6edf3; }
       .ground { fill: #0d1117; }
-      .webop { fill: #58a6ff; }
+      .webop { fill: #2dd4bf; }
       .peer { fill: #57606a; }
     }
   </style>"""
@@ -48,9 +50,9 @@ def read_rows(page: str) -> list[Row]:
     Raises:
         LookupError: the page has no such table.
     """
-    header = f"| work | {' | '.join(_SIDES)} |"
+    header = f"| work | {' | '.join(_SIDES)} | run of |"
     if header not in page:
-        raise LookupError(f"docs/bench.md must have a table that begins with {header!r}.")
+        raise LookupError(f"{PAGE.name} must have a table that begins with {header!r}.")
     rows, scenario = [], ""
     for line in page.partition(header)[2].splitlines()[2:]:
         if not line.startswith("|"):
@@ -58,9 +60,9 @@ def read_rows(page: str) -> list[Row]:
         title, *cells = [cell.strip() for cell in line.strip("|").split("|")]
         if title.startswith("`"):
             scenario, _, title = title.replace("`", "").partition(": ")
-        pairs = zip(_SIDES, cells, strict=True)
+        pairs = zip(_SIDES, cells, strict=False)
         figures = {side: cell for side, cell in pairs if _FIGURE.fullmatch(cell)}
-        if len(figures) > 1:
+        if len(figures) > 1 and "Go:" not in title:
             rows.append(Row(f"{scenario}: {title.partition(', ')[0]}", figures))
     return rows
 

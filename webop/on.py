@@ -7,7 +7,7 @@ A decorator takes the kind first, as a name or as a model, then its options by n
 
 For all options, None means the default. A misspelt option is an error for type checkers, and a
 ``TypeError`` at import. The function is returned unchanged. See docs/howto/handlers.md;
-docs/howto/resources.md for kinds, docs/reference/options.md for options, and
+docs/howto/resources.md for kinds, docs/reference/api/handlers.md for options, and
 docs/reference/arguments.md for what functions get.
 """
 
@@ -111,7 +111,8 @@ def startup(*bare: Never, **options: Unpack[ActivityOptions]) -> Callable[[F], F
             settings.admission.server = webop.WebhookServiceServer()
             memo.limit = asyncio.Semaphore(10)
 
-    If it fails for good, the operator does not start. See docs/howto/startup.md.
+    If it fails for good, the operator does not start. See
+    docs/howto/handlers.md#startup-and-cleanup.
     """
     return _register_activity(Activity.STARTUP, bare, options)
 
@@ -126,7 +127,7 @@ def cleanup(*bare: Never, **options: Unpack[ActivityOptions]) -> Callable[[F], F
         async def close(memo: webop.Memo, **_):
             await memo.connection.close()
 
-    See docs/howto/startup.md.
+    See docs/howto/handlers.md#startup-and-cleanup.
     """
     return _register_activity(Activity.CLEANUP, bare, options)
 
@@ -157,7 +158,7 @@ def probe(*bare: Never, **options: Unpack[ActivityOptions]) -> Callable[[F], F]:
         def measure_queue(memo: webop.Memo, **_):
             return memo.queue.qsize()
 
-    See docs/howto/startup.md.
+    See docs/howto/probes.md#your-own-checks.
     """
     return _register_activity(Activity.PROBE, bare, options)
 
@@ -467,7 +468,7 @@ def subhandler(**options: Unpack[SubhandlerOptions]) -> Callable[[F], F]:
                 await create_volume(spec["size"])
 
     Sub-handlers run when the handler returns, or in ``await webop.execute()``. See
-    docs/howto/subhandlers.md.
+    docs/howto/handlers.md#sub-handlers.
 
     Raises:
         LookupError: the caller is not inside of a handler.
@@ -493,7 +494,7 @@ def register(fn: F, **options: Unpack[RegisterOptions]) -> F:
             for user in spec.get("users", []):
                 webop.register(functools.partial(drop_user, user), id=user)
 
-    See docs/howto/subhandlers.md.
+    See docs/howto/handlers.md#sub-handlers.
 
     Raises:
         LookupError: the caller is not inside of a handler.

@@ -25,7 +25,7 @@ def main() -> int:
         epilog="Without a folder, the originals are downloaded from GitHub.",
     )
     parser.add_argument("folder", nargs="?", type=Path, help="a folder with the originals as YAML")
-    parser.add_argument("--markdown", action="store_true", help="print the table of the docs")
+    parser.add_argument("--markdown", action="store_true", help="print the table of README.md")
     options = parser.parse_args()
     failed = False
     if options.markdown:

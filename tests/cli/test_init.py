@@ -298,7 +298,7 @@ def test_a_full_disk_leaves_no_half_of_an_operator(tmp_path: Path) -> None:
 
 
 def test_the_page_shows_what_is_printed() -> None:
-    assert _PRINTED in (_ROOT / "docs" / "learn" / "init.md").read_text()
+    assert _PRINTED in (_ROOT / "docs" / "learn" / "start.md").read_text()
 
 
 def test_the_page_about_plans_has_the_job_that_is_written(here: Path) -> None:

@@ -13,10 +13,9 @@ import pytest
 import webop
 import webop.testing
 from tests.kit.pages import DOCS
-from tools.site.api_reference import MODULES, PATHS, PUBLIC, Reference, build_table, convert, link
+from tools.site.api_reference import MODULES, PATHS, Reference, convert
 from tools.site.options import FAMILIES, list_options
 from webop.handlers import options
-from webop.objects.resources import SelectorNames
 
 PAGES = DOCS / "reference" / "api"
 TEXTS = {page.name: page.read_text(encoding="utf-8") for page in PAGES.glob("*.md")}
@@ -97,18 +96,6 @@ def test_all_options_have_a_meaning(name: str) -> None:
     assert all(row.meaning and "Annotated" not in row.kind for row in (*own, *shared))
 
 
-def test_tables_show_types_and_defaults_as_users_write_them() -> None:
-    own, shared = list_options(options.TimerOptions)
-    lines = [*build_table(own), *build_table(shared)]
-    begins = [line.split(" | ")[:3] for line in lines]
-    assert ["| `interval`", "`float`", "`None`"] in begins
-    assert ["| `sharp`", "`bool`", "`False`"] in begins
-    (backoff,) = (line for line in lines if "`backoff`" in line)
-    assert backoff.startswith("| `backoff` | `float | Sequence[float] | webop.Backoff` | `None` |")
-    names = list(SelectorNames.__annotations__)
-    assert [row.name for row in shared][-len(names) :] == names
-
-
 @pytest.mark.parametrize(
     ("text", "markdown"),
     [
@@ -138,7 +125,8 @@ def test_options_are_tables_before_the_sections(package: Any) -> None:
     assert [str(parameter.annotation) for parameter in timer.parameters] == ["None", "None"]
     text = timer.docstring.value
     assert text.index("```python") < text.index("| `interval`") < text.index("More options")
-    assert "    | `labels`" in text[text.index("More options") :]
+    assert text.index("| `labels`") < text.index("More options") < text.index("    | `plural`")
+    assert "../arguments.md#handlers-of-objects" in text
     rule = package["handlers.admission_rules.rule"].docstring.value
     assert rule.index("| `cel`") < rule.index("Returns:") < rule.index("Raises:")
     assert "| `propagation`" in package["client.objects.AsyncClient.delete"].docstring.value
@@ -154,9 +142,3 @@ def test_signatures_name_only_types_that_users_can_import(package: Any) -> None:
     assert "__init__" not in package["context.children.Children"].members
     assert "__init__" in package["errors.TemporaryError"].members
     assert package["errors.APIError"].bases == []
-
-
-def test_links_lead_to_names_that_have_a_place() -> None:
-    assert set(PUBLIC.values()) <= ANCHORS | set(PATHS)
-    assert link("TemporaryError") == "[`TemporaryError`][webop.TemporaryError]"
-    assert link("nothing") == "`nothing`"

@@ -10,7 +10,7 @@ import pytest
 
 from tests.docs.conftest import read_image, read_loaded_image
 from tests.kit.cli_runner import invoke
-from tests.kit.pages import DOCS, ROOT, find_blocks, find_pages
+from tests.kit.pages import DOCS, ROOT, find_blocks
 from tests.kit.wheels import make_wheel
 from tools.site.playing import Player
 from webop.testing import LocalCluster
@@ -24,7 +24,6 @@ pytestmark = [
 ]
 
 
-HOWTO = DOCS / "howto"
 HANDLERS = """\
 import webop
 
@@ -50,15 +49,8 @@ def lend_webop(player: Player) -> None:
         tool.chmod(0o755)
 
 
-def test_webop_can_be_installed_and_an_operator_deployed(player: Player) -> None:
-    (player.folder / "handlers.py").write_text(HANDLERS)
-    player.play(DOCS / "learn" / "installation.md")
-    assert list(player.folder.glob("wheels/webop-*.whl"))
-    assert read_image(LocalCluster.attach("default"), "my-operator") == read_loaded_image(player)
-
-
 def test_a_new_operator_runs_after_five_minutes(player: Player) -> None:
-    player.play(DOCS / "learn" / "init.md")
+    player.play(DOCS / "learn" / "start.md")
     assert (player.folder / "shop" / "Dockerfile").read_text()
     cluster = LocalCluster.attach("default")
     for version, kind in (("apps/v1", "Deployment"), ("v1", "Service")):
@@ -74,10 +66,10 @@ def test_the_help_to_get_started_works_when_typed(player: Player) -> None:
     assert [entry.line for entry in player.transcript][-1].startswith("webop run ")
 
 
-@pytest.mark.parametrize("name", ["image.md", "deployment.md"])
-def test_the_commands_of_a_deployment_work_when_typed(player: Player, name: str) -> None:
-    blocks = [block.code for block in find_blocks(HOWTO / name) if "docker build" in block.code]
-    page = player.folder.parent / name
+def test_the_commands_of_a_deployment_work_when_typed(player: Player) -> None:
+    found = find_blocks(DOCS / "howto" / "deployment.md")
+    blocks = [block.code for block in found if "docker build" in block.code]
+    page = player.folder.parent / "deployment.md"
     code = "".join(f"```shell\n{code}```\n" for code in blocks)
     page.write_text(f'```shell\nwebop cluster start\neval "$(webop cluster env)"\n```\n{code}')
     (player.folder / "handlers.py").write_text(HANDLERS)
@@ -87,15 +79,6 @@ def test_the_commands_of_a_deployment_work_when_typed(player: Player, name: str)
     player.skips += ("pip wheel",)  # other tests type it
     player.play(page)
     assert read_image(LocalCluster.attach("default"), "my-operator") == read_loaded_image(player)
-
-
-def test_whoever_prints_a_dockerfile_builds_the_image_and_brings_it_into_a_cluster() -> None:
-    pages = [*find_pages(), *ROOT.glob("examples/*/README.md")]
-    for block in (block for page in pages for block in find_blocks(page)):
-        if "> Dockerfile" in block.code:
-            words = block.code.split()
-            assert "build" in words, block.name
-            assert {"kind", "push"} & {*words}, block.name
 
 
 def test_nobody_installs_a_package_webop_from_an_index() -> None:

@@ -44,8 +44,10 @@ def start(
     return prepare
 
 
-def read_sources(page: str) -> list[str]:
-    return [block.code for block in find_blocks(PAGES / page) if block.language == "python"]
+def read_source(page: str, function: str) -> str:
+    """Return the block of a page that defines a handler."""
+    blocks = [block.code for block in find_blocks(PAGES / page) if block.language == "python"]
+    return next(code for code in blocks if re.search(rf"def {function}\(", code))
 
 
 def build_secret(password: str) -> dict[str, Any]:
@@ -60,7 +62,7 @@ def build_secret(password: str) -> dict[str, Any]:
 def test_a_changed_secret_is_handled_for_the_database_that_names_it(
     webop_cluster: LocalCluster, webop_namespace: str, start: Callable[[str], OperatorRunner]
 ) -> None:
-    source, *_ = read_sources("related.md")
+    source = read_source("children.md", "find_users")
     webop_cluster.apply(DATABASES.build_crd())
     webop_cluster.apply(DATABASE, namespace=webop_namespace)
     webop_cluster.apply(build_secret("one"), namespace=webop_namespace)
@@ -80,7 +82,7 @@ def test_a_deletion_is_denied_and_then_delayed(
 ) -> None:
     if shutil.which("kubectl") is None:
         pytest.skip("kubectl is not installed")
-    delay, block = read_sources("deletion.md")
+    delay, block = (read_source("deletion.md", name) for name in ("drop", "protect"))
     source = delay.replace('"main": "busy"', '"other": "busy"') + block.replace("9443", "0")
     blocks = find_blocks(PAGES / "deletion.md")
     _, *denial = next(b.code for b in blocks if b.language == "console").splitlines()
@@ -112,7 +114,7 @@ def test_a_deletion_is_denied_and_then_delayed(
 def test_a_deleted_child_comes_back(
     webop_cluster: LocalCluster, webop_namespace: str, start: Callable[[str], OperatorRunner]
 ) -> None:
-    source, *_ = read_sources("children.md")
+    source = read_source("children.md", "publish")
     webop_cluster.apply(Kind("example.com", "websites", "Website").build_crd())
     website = {**DATABASE, "kind": "Website", "spec": {"text": "Hello"}}
     child = "v1", "ConfigMap", "main-content", webop_namespace
@@ -133,7 +135,7 @@ def test_a_deleted_child_comes_back(
 def test_a_condition_says_why_a_handler_failed(
     webop_cluster: LocalCluster, webop_namespace: str, start: Callable[[str], OperatorRunner]
 ) -> None:
-    source, *_ = read_sources("conditions.md")
+    source = read_source("patching.md", "provide")
     webop_cluster.apply(DATABASES.build_crd())
 
     def read_reason(name: str) -> Any:

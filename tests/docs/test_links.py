@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import httpx
 import pytest
 
-from tests.kit.pages import DOCS, ROOT
+from tests.kit.pages import ROOT
 from tools.site import links
 
 SOURCES = links.find_sources()
@@ -33,22 +32,3 @@ def test_broken_links_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         "none.md: there is no such file",
         "none.svg: there is no such file",
     ]
-
-
-def test_external_links_are_those_of_other_hosts() -> None:
-    found = links.find_external()
-    assert found
-    assert not [url for url in found if "localhost" in url or "example.com" in url]
-    assert all(link.page.is_relative_to(DOCS.parent) for links in found.values() for link in links)
-
-
-async def test_urls_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    def answer(request: httpx.Request) -> httpx.Response:
-        if request.url.path == "/lost":
-            raise httpx.ConnectError("no route")
-        return httpx.Response(404 if request.url.path == "/gone" else 200)
-
-    async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as http:
-        assert await links.ask(http, "https://one.test/here") == ""
-        assert await links.ask(http, "https://one.test/gone") == "404"
-        assert await links.ask(http, "https://one.test/lost") == "ConnectError: no route"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.kit.processes import Workshop
-from tools.site.messages import PAGE, build_page, collect, find_entries
+from tools.site.messages import collect, find_entries
 from webop.errors import ClusterError
 
 if TYPE_CHECKING:
@@ -56,10 +56,6 @@ def look(**_): ...
 """
 
 
-def test_the_page_of_messages_is_as_the_code_has_it() -> None:
-    assert PAGE.read_text(encoding="utf-8") == build_page(), "Write it again: make reference"
-
-
 @pytest.mark.parametrize(
     ("source", "expected"),
     [
@@ -81,22 +77,6 @@ def test_texts_are_found(source: str, expected: str) -> None:
     body = textwrap.indent(source, "    ")
     found = sorted(collect("webop.example", f"def do():\n{body}\n"))
     assert " ".join(f"{entry.group}: {entry.text}" for entry in found) == expected
-
-
-def test_texts_that_a_function_is_called_with_are_found() -> None:
-    source = """
-    def refuse(message, kind=""):
-        raise ConfigurationError(f"{message} See the page.")
-
-    class Reader:
-        def read(self):
-            refuse("The file is empty.")
-
-        def close(self):
-            refuse(message=f"The file {self.path} is open.")
-    """
-    found = {entry.text for entry in collect("webop.example", textwrap.dedent(source))}
-    assert found == {"The file is empty. See the page.", "The file <path> is open. See the page."}
 
 
 async def test_each_line_of_an_operator_is_found_on_the_page(

@@ -16,7 +16,8 @@ from tests.kit.processes import Workshop
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
 
-PAGE = (DOCS / "help" / "mistakes.md").read_text(encoding="utf-8")
+_PAGE = (DOCS / "help" / "troubleshooting.md").read_text(encoding="utf-8")
+PAGE = _PAGE.partition("\n## Mistakes in the code\n")[2].partition("\n## ")[0]
 FAILURE = "… failed: "
 ROWS = re.findall(r"^\| `([^`]+)` \|", PAGE, re.MULTILINE)
 WARNING = "coroutine 'AsyncClient.apply' was never awaited"

@@ -13,6 +13,6 @@ def test_each_alert_is_explained() -> None:
     text = (ROOT / "manifests" / "monitoring" / "alerts.yaml").read_text(encoding="utf-8")
     groups = yaml.safe_load(text)["spec"]["groups"]
     alerts = [rule["alert"] for group in groups for rule in group["rules"]]
-    page = (DOCS / "howto" / "alerts.md").read_text(encoding="utf-8")
-    explained = re.findall(r"^## (Webop\w+)\n\n(?=.{20})", page, re.MULTILINE)
+    page = (DOCS / "howto" / "monitoring.md").read_text(encoding="utf-8")
+    explained = re.findall(r"^### (Webop\w+)\n\n(?=.{20})", page, re.MULTILINE)
     assert explained == alerts

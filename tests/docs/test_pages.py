@@ -9,11 +9,10 @@ from typing import Any
 
 import click
 import pytest
-import yaml
 
 import webop
 import webop.testing
-from tests.kit.pages import DOCS, ROOT, find_commands, find_pages
+from tests.kit.pages import ROOT, find_commands, find_pages
 from webop.cli import main
 from webop.settings.base import list_fields
 
@@ -23,6 +22,7 @@ PROGRAMS = {
         "cd",
         "curl",
         "date",
+        "deploy.sh",
         "docker",
         "eval",
         "export",
@@ -72,12 +72,6 @@ def check_click(command: click.Command, args: list[str]) -> None:
         check_click(inner, rest[1:])
 
 
-@pytest.mark.parametrize("args", [["rum"], ["run", "--no-such-option"], ["cluster", "begin"]])
-def test_mistakes_in_commands_are_noticed(args: list[str]) -> None:
-    with pytest.raises((click.UsageError, AssertionError)):
-        check_click(main, args)
-
-
 @pytest.mark.parametrize("page", TEXTS)
 def test_settings_that_are_named_exist(page: str) -> None:
     for group, name in re.findall(r"\bsettings\.([a-z_]+)\.([a-z_]+)\b", TEXTS[page]):
@@ -107,74 +101,3 @@ def test_files_of_the_repository_that_are_named_exist(page: str) -> None:
     written = set(re.findall(r'title="(\w+\.py)"', TEXTS[page]))  # by the reader
     for name in {*re.findall(r"`(test_\w+\.py)`", TEXTS[page])} - written:
         assert any((ROOT / "tests").rglob(name)), name
-
-
-def read_table_of_settings() -> dict[tuple[str, str], str]:
-    rows = re.findall(
-        r"^\| \*?`(\w+)\.(\w+)`\*? \| (.*?) \|", TEXTS["docs/reference/settings.md"], re.MULTILINE
-    )
-    return {(group, name): default for group, name, default in rows}
-
-
-def test_the_page_of_settings_lists_all_settings() -> None:
-    sections: dict[str, Any] = {
-        name: type(getattr(webop.OperatorSettings(), name)) for name in SECTIONS
-    }
-    there = {(group, name) for group, section in sections.items() for name in list_fields(section)}
-    properties = {(group, "max_workers") for group in ("execution", "background", "admission")}
-    properties |= {("peering", "namespaced"), ("persistence", "prefix")}
-    assert set(read_table_of_settings()) == there | properties
-
-
-@pytest.mark.parametrize(("path", "default"), read_table_of_settings().items())
-def test_the_page_of_settings_shows_the_defaults(path: tuple[str, str], default: str) -> None:
-    group, name = path
-    value = getattr(getattr(webop.OperatorSettings(), group), name)
-    shown = default.strip("`")
-    if "()" in shown:
-        assert type(value).__name__ == shown.removesuffix("()")
-    elif isinstance(value, tuple):
-        begin, _, end = shown.partition(" … ")
-        words = [word.strip() for word in begin.split(",") if word.strip()]
-        assert [str(item) for item in value[: len(words)]] == words
-        assert not end or str(value[-1]) == end
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        assert shown == "Python's own" or float(shown) == value
-    elif shown != "a thread pool":
-        assert shown == str(value) or not (shown or value)
-
-
-def test_all_pages_are_in_the_navigation() -> None:
-    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-    config = yaml.safe_load(text.replace("!ENV ", ""))
-
-    def walk(item: Any) -> list[str]:
-        if isinstance(item, str):
-            return [item]
-        values = item.values() if isinstance(item, dict) else item
-        return [page for value in values for page in walk(value)]
-
-    assert sorted(walk(config["nav"])) == sorted(
-        str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")
-    )
-
-
-def test_figures_of_the_benchmark_stand_on_one_page_only() -> None:
-    rows = re.findall(r"^\| .*? \| ([\d.]+ (?:ms|MB)) \|", TEXTS["docs/bench.md"], re.MULTILINE)
-    assert len(rows) > 4
-    for page in ("README.md", "docs/index.md"):
-        assert [figure for figure in rows if figure in TEXTS[page]] == [], page
-
-
-def test_groups_of_the_navigation_are_short() -> None:
-    def check(item: Any) -> None:
-        for title, inner in item.items():
-            if isinstance(inner, list):
-                assert len(inner) <= 10, title
-                for one in inner:
-                    if isinstance(one, dict):
-                        check(one)
-
-    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-    for tab in yaml.safe_load(text.replace("!ENV ", ""))["nav"]:
-        check(tab)

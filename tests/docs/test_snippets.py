@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.kit.pages import Block, find_snippets
+from tests.kit.pages import find_snippets
 from tools.site.comparing import Difference, Report, compare, register
-from tools.site.registering import adapt
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
@@ -42,11 +41,6 @@ def test_a_snippet_registers_the_same_handlers_under_kopf(
     assert [str(item) for item in differences if item.snippet == name] == []
 
 
-def test_snippets_are_found() -> None:
-    assert len(SNIPPETS) > 50
-    assert len(COMMON) > 0.5 * len(SNIPPETS)
-
-
 def test_what_differs_is_told() -> None:
     code = "import webop\n\n@webop.timer('pods', interval=%s, id='%s')\ndef fn(**_): ...\n"
     one, other = (register({"x": code % pair}, "webop") for pair in ((1, "a"), (2, "a")))
@@ -56,22 +50,3 @@ def test_what_differs_is_told() -> None:
     ]
     broken = register({"x": "import webop\nwebop.nothing"}, "webop")
     assert "AttributeError" in str(compare(broken, one)[0].ours)
-
-
-@pytest.mark.parametrize(
-    ("code", "framework", "adapted"),
-    [
-        ("import webop\n", "kopf", "import kopf as webop\n"),
-        ("import kopf\n", "webop", "import webop as kopf\n"),
-        ("    import kopf\n", "webop", "    import webop as kopf\n"),
-        ("from kopf.testing import X\n", "webop", "from webop.testing import X\n"),
-        ("import webop\n", "webop", "import webop\n"),
-    ],
-)
-def test_only_the_import_is_changed(code: str, framework: str, adapted: str) -> None:
-    assert adapt(code, framework) == adapted
-
-
-def test_a_snippet_for_webop_only_is_not_compared() -> None:
-    assert not Block("x", "python", "", "webop only").is_common
-    assert not Block("x", "python", "from webop.testing import LocalCluster").is_common

@@ -14,7 +14,7 @@ import yaml
 
 from tests.kit.cli_runner import invoke
 from tests.kit.pages import DOCS
-from tools.site.playing import Player, merge, read_steps
+from tools.site.playing import Player, read_steps
 
 if TYPE_CHECKING:
     from webop.testing import LocalCluster
@@ -72,22 +72,3 @@ def test_the_tutorial_lists_the_objects_of_its_manifests(folder: Path) -> None:
     assert made == re.findall(r"/(\S+) serverside-applied", shown)
     assert "websites/finalizers" in result.stdout
     assert "configmaps" in result.stdout
-
-
-@pytest.mark.parametrize("part", PARTS, ids=lambda part: part.stem)
-def test_each_part_is_short_and_says_what_works_and_what_is_next(part: Path) -> None:
-    text = part.read_text(encoding="utf-8")
-    assert len(text.splitlines()) <= LONGEST
-    end = text.partition("## What works now\n")[2]
-    number = PARTS.index(part) + 1
-    following = PARTS[number].name if number < len(PARTS) else "../howto/deployment.md"
-    assert f"({following})" in end
-
-
-def test_files_are_changed_as_a_reader_changes_them() -> None:
-    old = "import a\n\n\ndef one(): ...\n\n\n@two\nclass Two:\n    pass\n"
-    new = "import b\n\n\ndef helper(): ...\n\n\nclass Two: ...\n\n\nthree()\n"
-    assert merge(old, new) == (
-        "import b\nimport a\n\n\ndef one(): ...\n\n\n"
-        "def helper(): ...\n\n\nclass Two: ...\n\n\nthree()\n"
-    )

@@ -43,7 +43,10 @@ class Block:
 
 
 def find_pages() -> list[Path]:
-    return [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+    """Return the pages of the site, and those for contributors, which are beside the code."""
+    beside = [path for folder in ("bench", "tools") for path in (ROOT / folder).rglob("README.md")]
+    pages = [*DOCS.rglob("*.md"), *beside]
+    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(pages)]
 
 
 def find_blocks(page: Path) -> list[Block]:

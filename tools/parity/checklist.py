@@ -67,7 +67,7 @@ def collect_marks() -> dict[str, set[str]]:
         target = Path(folder) / "marks.json"
         command = [sys.executable, "-m", "pytest", "-p", "tools.parity.plugin", "--collect-only"]
         done = subprocess.run(
-            [*command, "--quiet", "--parity-marks", str(target), "tests"],
+            [*command, "--quiet", "-m", "", "--parity-marks", str(target), "tests"],
             cwd=TESTS.parent,
             env={**os.environ, "PYTEST_ADDOPTS": ""},
             capture_output=True,

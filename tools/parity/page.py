@@ -25,7 +25,7 @@ search:
 
 webop has the programming model of Kopf's manual. Each row of this page is one statement of that
 manual that a test can check. A row is **green** if tests name it and all of them passed in the
-last `make parity`. See [Contributing](project/contributing.md#the-page-of-parity).
+last `make parity`. See [how](../tools/parity/README.md).
 
 """
 

@@ -23,6 +23,7 @@ import webop.models
 import webop.testing
 from tests.kit.pages import DOCS
 from tools.site.options import FAMILIES, Option, list_options
+from webop.objects.resources import SelectorNames
 
 MODULES = {
     "webop.lifecycles": webop.lifecycles,
@@ -55,6 +56,14 @@ _ROLE = re.compile(r":\w+:`~?([\w.]+)(\(\))?`")
 _CODE = re.compile(r"``(webop\.[\w.]+?)(\(\))?``")
 _PAGE = re.compile(r"\bdocs/([\w/]+)\.md(#[\w-]+)?")
 _LITERAL = re.compile(r"^( *)(.*)::\n\n((?:\1 +.*\n|\n)+)", re.MULTILINE)
+_RARE = frozenset(
+    {*SelectorNames.__annotations__, "param", "registry", "metadata_only", "when_kind_exists"}
+)
+_ARGUMENTS = (
+    "The function gets the **arguments** of [all handlers](../arguments.md#all-handlers), "
+    "{}and [those of its kind](../arguments.md#by-the-kind-of-handler)."
+)
+_OF_OBJECTS = "those of [handlers of objects](../arguments.md#handlers-of-objects), "
 _SECTION = re.compile(r"\n\n(?=(?:Args|Attributes|Raises|Returns|Yields):\n)")
 
 
@@ -161,7 +170,10 @@ def _find(package: griffe.Module, path: str) -> griffe.Object | None:
 
 
 def document_options(function: griffe.Function) -> None:
-    """Show ``**options: Unpack[…]`` as tables instead of in the signature."""
+    """Show ``**options: Unpack[…]`` as tables instead of in the signature.
+
+    Those of the decorator itself and those that many users need are open, the rest is folded.
+    """
     if "options" not in function.parameters or function.docstring is None:
         return
     options = function.parameters["options"]
@@ -172,20 +184,21 @@ def document_options(function: griffe.Function) -> None:
     own, shared = list_options(getattr(importlib.import_module(module), name))
     is_decorator = name in FAMILIES
     options.annotation = None
+    text, *sections = _SECTION.split(function.docstring.value, maxsplit=1)
+    parts = [text]
+    if is_decorator and name != "RuleOptions":
+        function.returns = None
+        parts.append(_ARGUMENTS.format("" if name == "ActivityOptions" else _OF_OBJECTS))
     if is_decorator:
-        if "Rule" not in name:
-            function.returns = None  # a decorator
         for parameter in function.parameters:
             parameter.annotation = None
-    parts = ["\n".join(build_table(own))] if own and is_decorator else []
-    title = "More options" if parts else "Options"
-    table = "\n".join(
-        f"    {line}" for line in build_table([*([] if parts else own), *shared], is_decorator)
-    )
-    parts = ["**Options**", *parts] if parts else []
-    text, *sections = _SECTION.split(function.docstring.value, maxsplit=1)
-    parts = [text, *parts, f'??? note "{title}"\n\n{table}', *sections]
-    function.docstring.value = "\n\n".join(parts)
+    rare = [option for option in shared if option.name in _RARE]
+    shown = [*own, *(option for option in shared if option not in rare)]
+    parts += ["**Options**", "\n".join(build_table(shown, is_decorator))]
+    if rare:
+        table = "\n".join(f"    {line}" for line in build_table(rare))
+        parts.append(f'??? note "More options"\n\n{table}')
+    function.docstring.value = "\n\n".join([*parts, *sections])
 
 
 def build_table(options: list[Option], has_defaults: bool = True) -> Iterator[str]:

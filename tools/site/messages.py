@@ -1,4 +1,4 @@
-"""Collects all messages of webop for the page of messages, which ``tools.site.reference`` writes.
+"""Collects all messages of webop for a page that exists on the site only (``site_hooks.py``).
 
 The sources are read, not run: log lines, warnings, exceptions, texts of commands and of HTTP
 responses. A text in a variable is followed to where the variable is assigned, or, if it is a
@@ -17,9 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.kit.pages import DOCS, ROOT
-
-PAGE = DOCS / "reference" / "messages.md"
+from tests.kit.pages import ROOT
 
 _GROUPS = {
     "ERROR": "Log lines that say that somebody must act, also of the level `CRITICAL`. Failures of "
@@ -37,7 +35,7 @@ _GROUPS = {
 _INTRODUCTION = """\
 ---
 search:
-  exclude: true
+  boost: 0.5
 ---
 # Messages
 
@@ -52,9 +50,8 @@ Handler 'publish' failed: KeyError: 'title'. Retry 1 in 60 s.
 `<name>` is a value, and `<handler>` reads `Handler 'provision'`, `Timer 'check'` and the like; `…`
 is text that differs. Log lines about an object begin with its kind, namespace and name. Those about
 a change of an object, of `INFO` and above, are also [Events](../howto/events.md) of the object. The
-step is what webop does when the message occurs. The module says where it comes from. It is also the
-[logger](../howto/logging.md#loggers), except for lines about objects. The texts of your handlers'
-exceptions are yours. `make reference` writes this page from the code.
+module says where a message comes from. It is also the [logger](../howto/logging.md#loggers), except
+for lines about objects. The texts of your handlers' exceptions are yours.
 """
 _LEVELS = {
     "critical": "ERROR",
@@ -84,7 +81,6 @@ class Entry(NamedTuple):
     group: str
     text: str
     module: str
-    step: str
 
     @property
     def subject(self) -> str:
@@ -387,16 +383,7 @@ def collect(name: str, source: str) -> Iterator[Entry]:
                     if called == "PydanticCustomError":
                         shown = re.sub(r"\{(\w+)\}", r"<\1>", shown)
                     if has_words(shown) and (" " in shown or group != "Exceptions"):
-                        yield Entry(group, shown, name, find_step(module.tree, around))
-
-
-def find_step(tree: ast.Module, around: Around) -> str:
-    """Return what webop does as it says a text: the summary of the innermost function with one."""
-    for node in (*reversed(around), tree):
-        summary = (ast.get_docstring(node) or "").partition("\n\n")[0]
-        if summary:
-            return " ".join(re.sub(r":\w+:`~?|``", "`", summary).split()).replace("|", r"\|")
-    return ""
+                        yield Entry(group, shown, name)
 
 
 def find_texts(
@@ -461,28 +448,26 @@ def find_level(node: ast.expr, around: Around) -> str:
     return next((level for name, level in _LEVELS.items() if name.upper() in names), "WARNING")
 
 
-def build_page() -> str:
+@cache
+def collect_all() -> set[Entry]:
     entries = set[Entry]()
     for path in (ROOT / "webop").rglob("*.py"):
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
         entries.update(collect(name, path.read_text(encoding="utf-8")))
+    return entries
+
+
+def build_page() -> str:
     lines = [_INTRODUCTION]
     for group, about in _GROUPS.items():
         lines += [f"## {group}", "", about, ""]
-        rows = sorted(
-            (
-                (entry.subject, entry.text, entry.module, entry.step)
-                for entry in entries
-                if entry.group == group
-            ),
-            key=lambda row: (row[0], row[1].lower(), row),
-        )
-        for subject, texts in itertools.groupby(rows, key=lambda row: row[0]):
-            lines += [f"### {group}: {subject}", "", "| message | step | module |", "|---|---|---|"]
-            for text, same in itertools.groupby(texts, key=lambda row: row[1]):
-                _, _, modules, steps = zip(*same, strict=True)
-                where = ", ".join(f"`{module}`" for module in dict.fromkeys(modules))
-                lines.append(f"| {_format_code(text)} | {steps[0]} | {where} |")
+        found = (entry for entry in collect_all() if entry.group == group)
+        rows = sorted(found, key=lambda entry: (entry.subject, entry.text.lower(), entry))
+        for subject, entries in itertools.groupby(rows, key=lambda entry: entry.subject):
+            lines += [f"### {group}: {subject}", "", "| message | module |", "|---|---|"]
+            for text, same in itertools.groupby(entries, key=lambda entry: entry.text):
+                where = ", ".join(dict.fromkeys(f"`{entry.module}`" for entry in same))
+                lines.append(f"| {_format_code(text)} | {where} |")
             lines.append("")
     return "\n".join(lines).rstrip() + "\n"
 
@@ -495,13 +480,11 @@ def _format_code(text: str) -> str:
 
 def find_entries(message: str) -> list[str]:
     """Return the texts on the page that a message can come from."""
-    page = PAGE.read_text(encoding="utf-8")
-    texts = re.findall(r"^\| `+ ?(.+?) ?`+ \|", page, re.MULTILINE)
     said = " ".join(message.split())
     forms = (said, f"{said} ")  # the last value can be empty
+    texts = {entry.text for entry in collect_all()}
     return [text for text in texts if any(map(_compile(text).fullmatch, forms))]
 
 
 def _compile(text: str) -> re.Pattern[str]:
-    parts = re.split(r"<[^<>]+>|…", text.replace(r"\|", "|"))
-    return re.compile(".*".join(map(re.escape, parts)))
+    return re.compile(".*".join(map(re.escape, re.split(r"<[^<>]+>|…", text))))

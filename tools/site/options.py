@@ -35,27 +35,20 @@ from webop.objects.resources import SelectorNames
 
 FAMILIES: dict[str, type[Handler | Rule]] = {
     "ActivityOptions": ActivityHandler,
-    "BodyOptions": ChangeHandler,
     "ChangeOptions": ChangeHandler,
-    "CommonOptions": ChangeHandler,
     "DaemonOptions": DaemonHandler,
     "DeleteOptions": ChangeHandler,
     "EventOptions": EventHandler,
-    "FieldOptions": ChangeHandler,
-    "KindOptions": ChangeHandler,
-    "MetaOptions": ChangeHandler,
     "ReconcileOptions": ReconcileHandler,
     "RegisterOptions": ChangeHandler,
     "ResumeOptions": ChangeHandler,
-    "RetryOptions": ChangeHandler,
     "RuleOptions": Rule,
     "SubhandlerOptions": ChangeHandler,
     "TimerOptions": TimerHandler,
-    "TransitionOptions": ChangeHandler,
     "UpdateOptions": ChangeHandler,
     "WebhookOptions": WebhookHandler,
 }
-"""The record whose fields have the defaults of the options of a TypedDict."""
+"""The options of each decorator, and the record whose fields have their defaults."""
 
 _SPECIAL = (options.TransitionOptions,)  # shown as those of the decorator itself
 _COMMON = (

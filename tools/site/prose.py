@@ -1,23 +1,15 @@
-"""Finds words and sentences that are hard to read: ``python -m tools.site.prose [PATH ...]``.
+"""Finds words and sentences in pages that are hard to read: ``python -m tools.site.prose``.
 
-It reads the pages, the README, the examples' Markdown, and the docstrings, comments and texts in
-``webop/``. Code, quotes and generated pages are skipped. Where a finding is wrong, exempt the
-paragraph: ``<!-- prose: ok -->`` on the line before it, or ``prose: ok`` in a comment of the line.
-
-Tools such as Vale read Markdown and comments, but neither f-strings nor docstrings apart from code,
-and they bring a binary; the rules here are a table of patterns.
+It reads the pages, the README and the examples' Markdown, without code, quotes and generated parts.
+Where a finding is wrong, put ``<!-- prose: ok -->`` on the line before the paragraph.
 """
 
 from __future__ import annotations
 
-import ast
-import io
 import re
 import sys
-import tokenize
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
-from itertools import groupby
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -73,160 +65,68 @@ _RIDDLE = re.compile(r"(?:^|(?<=[.!?] ))What (?![^.!?]*\?)(?:\S+ ){3,}?[^.!?]*[.
 
 _SENTENCES = re.compile(r"(?<=[.!?;:])[)\"']* (?=[A-Z`*\[\"(…_<])|(?<=\w[.!?;]) ")
 _WORD = re.compile(r"\w[\w'.-]*")
-_GENERATED = frozenset({"parity.md", "messages.md"})
-_FENCE = re.compile(r" *(`{3,}|~{3,})")
-_BLOCK = re.compile(r"<!-- (?:settings|commands|options|metrics)\b.*-->")
-_SEPARATE = re.compile(r" *(?:[-*+] |\d+\. |#|\||>|<|!!!)")
-_EXEMPT = "prose: ok"
+_SKIPPED = re.compile(
+    r"^ *(`{3,}|~{3,}).*?^ *\1 *$|^<!-- (?:settings|commands|metrics)\b.*?^<!-- end -->$"
+    r"|^<!-- prose: ok -->\n(?:[^\n]+\n)*|^ *>[^\n]*$",
+    re.MULTILINE | re.DOTALL,
+)
+_PASSAGE = re.compile(
+    r"(?:^(?! *$)(?! *\|).*\n?)(?:^(?! *(?:[-*+] |\d+\. |#|\||!!!)| *$).*\n?)*", re.MULTILINE
+)
+_CELL = re.compile(r"^ *\|(.*)\|$", re.MULTILINE)
 
 
 class Finding(NamedTuple):
-    path: str
     line: int
     words: str
     advice: str
 
-    def __str__(self) -> str:
-        return f"{self.path}:{self.line}: {self.words!r}: {self.advice}"
+
+def check(text: str) -> list[Finding]:
+    """Return what is hard to read in a text of Markdown."""
+    blank = lambda match: re.sub(r"[^\n]", "", match[0])  # noqa: E731
+    text = _SKIPPED.sub(blank, text)
+    findings: set[Finding] = set()
+    for match in _PASSAGE.finditer(text):
+        findings.update(check_passage(match[0], text.count("\n", 0, match.start()) + 1))
+    for match in _CELL.finditer(text):
+        line = text.count("\n", 0, match.start()) + 1
+        for cell in match[1].split("|"):
+            findings.update(check_passage(cell, line, is_cell=True))
+    return sorted(findings)
 
 
-class Passage(NamedTuple):
-    """A paragraph, a cell, a docstring, a comment or a message: text by lines."""
-
-    line: int
-    lines: list[str]
-    is_cell: bool = False  # cells may be phrases
-
-
-def check(path: Path) -> list[Finding]:
-    text = path.read_text(encoding="utf-8")
-    passages = read_markdown(text) if path.suffix == ".md" else read_python(text)
-    name = str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
-    return sorted(
-        {
-            Finding(name, line, words, advice)
-            for passage in passages
-            for line, words, advice in check_passage(passage)
-        }
-    )
-
-
-def check_passage(passage: Passage) -> Iterator[tuple[int, str, str]]:
-    """Yield the line, the words and the advice of each finding."""
+def check_passage(passage: str, line: int, *, is_cell: bool = False) -> Iterator[Finding]:
+    """Yield the findings of a paragraph, an item or a cell, which begins at a line."""
     starts, text = [], ""
-    for line in passage.lines:
+    for part in passage.splitlines():
         starts.append(len(text))
-        text += " ".join(line.split()) + " "
+        text += " ".join(_strip(part).split()) + " "
+
+    def locate(position: int) -> int:
+        return line + bisect_right(starts, position) - 1
+
     for pattern, advice in _PATTERNS:
         for match in pattern.finditer(text):
-            yield passage.line + bisect_right(starts, match.start()) - 1, match[0], advice
-    for match in () if passage.is_cell else _RIDDLE.finditer(text):
-        number = passage.line + bisect_right(starts, match.start()) - 1
-        yield number, _shorten(match[0]), "begin with the subject"
+            yield Finding(locate(match.start()), match[0], advice)
+    if is_cell:
+        return
+    for match in _RIDDLE.finditer(text):
+        yield Finding(locate(match.start()), _shorten(match[0]), "begin with the subject")
     position = 0
     for sentence in _SENTENCES.split(text):
         position = text.index(sentence, position)
-        count = len(_WORD.findall(sentence))
-        if count > LONGEST:
-            number = passage.line + bisect_right(starts, position) - 1
-            yield number, _shorten(sentence), f"split this sentence of {count} words"
+        if (count := len(_WORD.findall(sentence))) > LONGEST:
+            advice = f"split this sentence of {count} words"
+            yield Finding(locate(position), _shorten(sentence), advice)
         position += len(sentence)
-
-
-def read_markdown(text: str) -> Iterator[Passage]:
-    """Yield the paragraphs, items, cells; without code, quotes, generated blocks."""
-    fence, is_generated, is_exempt = "", False, False
-    begin, lines = 1, list[str]()
-    for number, line in enumerate([*text.splitlines(), ""], 1):
-        mark = _FENCE.match(line)
-        is_code = bool(fence or mark)
-        if fence:
-            fence = "" if mark and mark[1] == fence else fence
-        elif mark:
-            fence = mark[1]
-        is_generated = (is_generated or bool(_BLOCK.match(line))) and "<!-- end -->" not in line
-        is_skipped = is_code or is_generated or line.lstrip().startswith(">")
-        if lines and (is_skipped or not line.strip() or _SEPARATE.match(line)):
-            if not is_exempt:
-                yield Passage(begin, lines)
-            lines, is_exempt = [], False
-        if is_skipped or not line.strip():
-            continue
-        if _EXEMPT in line:
-            is_exempt = True
-        elif line.lstrip().startswith("|"):
-            if not is_exempt:
-                yield from (
-                    Passage(number, [_strip(cell)], is_cell=True) for cell in line.split("|")
-                )
-            is_exempt = False
-        else:
-            begin = begin if lines else number
-            lines.append(_strip(line))
 
 
 def _strip(line: str) -> str:
     """Replace code by one word and links by their texts; remove comments and pictures."""
-    line = re.sub(r"(?::\w+:)?(?:``.+?``|`[^`]*`)", "…", line)
+    line = re.sub(r"(?:``.+?``|`[^`]*`)", "…", line)
     line = re.sub(r"<!--.*?-->|!\[[^\]]*\]\([^)]*\)", "", line)
     return re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", line)
-
-
-def read_python(text: str) -> Iterator[Passage]:
-    """Yield the docstrings, the comments, and all other texts of more than two words."""
-    exempt = {n for n, line in enumerate(text.splitlines(), 1) if _EXEMPT in line}
-    for passage in (*_read_strings(ast.parse(text)), *_read_comments(text)):
-        span = range(passage.line, passage.line + len(passage.lines))
-        if not exempt.intersection(span):
-            yield passage
-
-
-def _read_strings(tree: ast.Module) -> Iterator[Passage]:
-    inner = {
-        id(part)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.JoinedStr)
-        for part in node.values
-    }
-    for node in ast.walk(tree):
-        if isinstance(node, ast.JoinedStr):
-            parts = [part.value if isinstance(part, ast.Constant) else "…" for part in node.values]
-            value = "".join(map(str, parts))
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            value = "" if id(node) in inner else node.value
-        else:
-            continue
-        if len(value.split()) > 2:
-            for number, group in _split_paragraphs(value):
-                yield Passage(node.lineno + number, [_strip(line) for line in group])
-
-
-def _split_paragraphs(text: str) -> Iterator[tuple[int, list[str]]]:
-    """Split a docstring at empty lines and at items; literal blocks are left out."""
-    lines, number, is_literal = text.splitlines(), 0, False
-    for is_text, group in groupby(lines, key=lambda line: bool(line.strip())):
-        block = list(group)
-        if is_text and not (is_literal and block[0].startswith(" ")):
-            start = 0
-            for index in range(1, len(block) + 1):
-                if index == len(block) or re.match(r" *(?:[-*] |\w+: |\w.*:$)", block[index]):
-                    yield number + start, block[start:index]
-                    start = index
-            is_literal = block[-1].rstrip().endswith("::")
-        number += len(block)
-
-
-def _read_comments(text: str) -> Iterator[Passage]:
-    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
-    comments = [(t.start[0], t.string.lstrip("# ")) for t in tokens if t.type == tokenize.COMMENT]
-    lines = text.splitlines()
-    own = [(n, c) for n, c in comments if lines[n - 1].lstrip().startswith("#")]
-    for _, group in groupby(enumerate(own), key=lambda item: item[1][0] - item[0]):
-        block = [comment for _, comment in group]
-        yield Passage(block[0][0], [_strip(line) for _, line in block])
-    for number, comment in comments:
-        if not lines[number - 1].lstrip().startswith("#"):
-            yield Passage(number, [_strip(comment)])
 
 
 def _shorten(sentence: str) -> str:
@@ -236,23 +136,15 @@ def _shorten(sentence: str) -> str:
 
 def find_files() -> list[Path]:
     pages = [ROOT / "README.md", *DOCS.rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
-    pages = [page for page in pages if page.name not in _GENERATED]
-    return [*sorted(pages), *sorted((ROOT / "webop").rglob("*.py"))]
+    return sorted(page for page in pages if page.name != "parity.md")
 
 
-def main(names: Iterable[str]) -> int:
-    """Print the findings; return the exit code."""
-    files = [
-        file
-        for name in names
-        for file in (
-            sorted(Path(name).rglob("*.[mp][dy]")) if Path(name).is_dir() else [Path(name)]
-        )
-    ]
-    found = [finding for file in files or find_files() for finding in check(file.resolve())]
-    print(*found, sep="\n")  # noqa: T201
-    return 1 if found else 0
+def find_all() -> Iterator[str]:
+    """Yield the findings in all pages, with their places."""
+    for page in find_files():
+        for line, words, advice in check(page.read_text(encoding="utf-8")):
+            yield f"{page.relative_to(ROOT)}:{line}: {words!r}: {advice}"
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit("\n".join(find_all()))

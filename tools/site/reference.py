@@ -1,16 +1,15 @@
-"""Write what the code knows into the pages: settings, commands, options, metrics, messages.
+"""Write what the code knows into the pages: settings, commands, metrics.
 
 ``python -m tools.site.reference`` (``make reference``) fills in what is between the comments
-``<!-- settings: GROUP ... -->``, ``<!-- options: CLASS ... -->``, ``<!-- commands -->`` or
-``<!-- metrics -->`` and ``<!-- end -->`` in the pages; the rest of them is written by hand. All of
-the messages page comes from :mod:`tools.site.messages`.
+``<!-- settings: GROUP ... -->``, ``<!-- commands -->`` or ``<!-- metrics -->`` and
+``<!-- end -->`` in the pages; the rest of them is written by hand.
+:mod:`tools.site.messages` and :mod:`tools.site.api_reference` make whole pages, at the build.
 ``test_reference_pages.py`` compares the pages with the code.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
-import dataclasses
 import inspect
 import json
 import re
@@ -22,10 +21,9 @@ from typing import Any
 import click
 import kopf
 
-import webop.handlers.options
+import webop
 from tests.kit.pages import DOCS, ROOT
-from tools.site import messages
-from tools.site.options import FAMILIES, format_text, read_texts
+from tools.site.options import format_text, read_texts
 from webop.cli import main as webop_command
 from webop.controlplane.versions import PINNED_VERSION
 from webop.monitoring.metrics import DEFINITIONS
@@ -37,16 +35,13 @@ PAGES = tuple(
     for name in (
         "reference/settings",
         "reference/command_line",
-        "reference/options",
-        "concepts/admission",
-        "howto/metrics",
-        "howto/rules",
+        "howto/monitoring",
         "project/support",
     )
 )
 
 _BLOCK = re.compile(
-    r"<!-- (?P<kind>settings|commands|options|metrics|support)(?:: (?P<names>[\w ]+))? -->\n"
+    r"<!-- (?P<kind>settings|commands|metrics|support)(?:: (?P<names>[\w ]+))? -->\n"
     r".*?<!-- end -->",
     re.DOTALL,
 )
@@ -80,39 +75,6 @@ def build_settings(names: Iterable[str]) -> Iterator[str]:
             default = _format_default(section, name)
             yield f"| {shown} | {default} | {format_text(meaning)} |"
     yield ""
-
-
-def build_options(names: Iterable[str]) -> Iterator[str]:
-    """Yield the lines of the table of the options that some TypedDicts add."""
-    yield "| option | default | meaning |"
-    yield "|---|---|---|"
-    for name in names:
-        defaults = {item.name: item.default for item in dataclasses.fields(FAMILIES[name])}
-        theirs = inspect.signature(_PEERS[name]).parameters
-        for option, meaning in read_texts(getattr(webop.handlers.options, name)).items():
-            shown = f"`{option}=`" if option in theirs else f"*`{option}=`*"
-            default = defaults.get(option)
-            is_plain = isinstance(default, bool | int | str)
-            yield f"| {shown} | {f'`{default!r}`' if is_plain else ''} | {format_text(meaning)} |"
-    yield ""
-
-
-_PEERS: dict[str, Any] = {
-    "CommonOptions": kopf.on.create,
-    "RetryOptions": kopf.on.create,
-    "MetaOptions": kopf.on.create,
-    "FieldOptions": kopf.on.create,
-    "KindOptions": kopf.on.create,
-    "BodyOptions": kopf.on.create,
-    "TransitionOptions": kopf.on.update,
-    "ResumeOptions": kopf.on.resume,
-    "DeleteOptions": kopf.on.delete,
-    "DaemonOptions": kopf.daemon,
-    "TimerOptions": kopf.timer,
-    "ReconcileOptions": webop.reconcile,
-    "WebhookOptions": kopf.on.mutate,
-    "RuleOptions": lambda: None,
-}
 
 
 def _list_meanings(section: type[Section]) -> Iterator[tuple[str, str]]:
@@ -225,7 +187,6 @@ def get_variable(option: click.Option, context: click.Context) -> str:
 
 _BUILDERS = {
     "settings": build_settings,
-    "options": build_options,
     "commands": build_commands,
     "metrics": build_metrics,
     "support": build_support,
@@ -236,7 +197,6 @@ def main() -> None:
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         page.write_text(fill(text), encoding="utf-8")
-    messages.PAGE.write_text(messages.build_page(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ async def execute(
 
     Without arguments, call those that ``@webop.subhandler`` and ``webop.register`` have registered
     so far. If some have not finished, raise a retry error, which the handler must not catch. See
-    docs/howto/subhandlers.md.
+    docs/howto/handlers.md#sub-handlers.
 
     Args:
         fns: functions by id, or only functions, whose names are the ids.

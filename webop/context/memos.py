@@ -20,7 +20,7 @@ class Memo(dict[Any, Any]):
         memo.attempts = memo.get("attempts", 0) + 1
 
     Items do not hide methods of dicts with the same names: use ``memo["items"]``. Memos are lost at
-    a restart. See docs/howto/memos.md.
+    a restart. See docs/howto/indexes.md#memos.
     """
 
     __slots__ = ()

@@ -1,7 +1,7 @@
 """The options of decorators: types, checks and meanings, in one place.
 
 Type checkers and editors read the TypedDicts, :mod:`webop.handlers.option_values` checks the values
-at import, and ``docs/reference/options.md`` is generated from the texts. Mistakes raise
+at import, and ``docs/reference/api/handlers.md`` is generated from the texts. Mistakes raise
 ``TypeError`` and ``ValueError``, as in any wrong call; the messages name the option and the remedy.
 The defaults are in :mod:`webop.handlers.model`. Used by :mod:`webop.on`.
 """

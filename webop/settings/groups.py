@@ -314,7 +314,7 @@ class ExecutionSettings(PoolSection):
     """The pause before a retry after an arbitrary error, for handlers without ``backoff``."""
     retry_on_change: bool = False
     """Whether a failed handler of a change is called again at once when somebody else changes the
-    object, all but its metadata and its status; at most once a second."""
+    object, except in metadata or status; at most once a second."""
 
 
 class BackgroundSettings(PoolSection):

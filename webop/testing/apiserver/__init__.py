@@ -3,7 +3,8 @@
 Place in the flow: the fake client, or the network of a simulation, hands requests to
 :class:`Cluster`, one by one, and takes events from its watches. The tests
 ``tests/simulation/test_conformance.py`` and ``tests/cluster/testing/test_fake_client.py`` compare
-it with a real kube-apiserver; the remaining differences are in ``docs/simulation.md``.
+it with a real kube-apiserver; the remaining differences are in
+``tools/simulation/README.md``.
 """
 
 from .messages import Json, Refusal, Request, Response
