@@ -160,7 +160,7 @@ async def test_files_without_models_and_models_that_cannot_be_said(folder: Folde
     (folder.path / "none.py").write_text("import webop\n")
     code, _, err = await folder.run("print", "none.py")
     assert code == 1
-    assert "@webop.resource(GROUP, VERSION)" in err
+    assert "@webop.models.resource(GROUP, VERSION)" in err
     folder.write("pair: tuple[int, str]")
     code, _, err = await folder.run("print", "models.py")
     assert code == 1

@@ -17,7 +17,8 @@ from webop.handlers.model import ResourceHandler, Rule
 from webop.objects.resources import EVERYTHING, Resource, Selector, guess_plural, rank_version
 from webop.objects.rights import Right
 
-# Kinds by API group; "+" if status is a subresource; ":" before each short name.
+# Kinds by API group; "+" if status is a subresource in any supported version, as rights to one that
+# is not there do no harm; ":" before each short name.
 _NAMESPACED: Final = {
     "": (
         "ConfigMap:cm Endpoints:ep Event:ev LimitRange:limits PersistentVolumeClaim+:pvc Pod+:po "
@@ -52,7 +53,7 @@ _CLUSTERWIDE: Final = {
     "resource.k8s.io": "DeviceClass ResourceSlice",
     "scheduling.k8s.io": "PriorityClass:pc",
     "storage.k8s.io": (
-        "CSIDriver CSINode StorageClass:sc VolumeAttachment+ VolumeAttributesClass:vac"
+        "CSIDriver CSINode+ StorageClass:sc VolumeAttachment+ VolumeAttributesClass:vac"
     ),
 }
 _REMEDY: Final = "Name the file with its CRD with --crd, or use a cluster with --cluster."
