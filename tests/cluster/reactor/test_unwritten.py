@@ -19,6 +19,7 @@ from tests.kit.operators import (
     Objects,
     RunOperator,
     build_settings,
+    do_nothing,
     is_no_fence,
 )
 from tests.kit.timeline import Timeline
@@ -361,3 +362,29 @@ async def test_what_is_written_between_two_handlers_is_not_written_again_over_wh
         done.set()
         raw = await objects.wait_handled("a")
     assert raw["metadata"]["labels"]["owner"] == "user"
+
+
+async def test_the_time_that_the_server_asks_for_is_waited_even_if_the_object_changes(
+    run_relayed: RunOperator, objects: Objects
+) -> None:
+    moments: list[float] = []
+    webop.on.update("widgets", id="fn")(do_nothing)
+    webop.on.create("widgets", id="fn")(do_nothing)
+
+    async def meddle(request: httpx.Request) -> httpx.Response | None:
+        if request.method == "PATCH" and request.url.path.endswith("/a"):
+            moments.append(time.monotonic())
+            if moments[-1] - moments[0] < 1:
+                await asyncio.sleep(0.2)
+                return fail(429, {"Retry-After": "1"})
+        return None
+
+    async with run_relayed(meddle=meddle):
+        await objects.create("a", {"x": 0})
+        await eventually(lambda: len(moments) > 0)
+        while time.monotonic() < moments[0] + 1:
+            await objects.patch("a", {"spec": {"x": time.time()}})
+            await asyncio.sleep(0.05)
+        await objects.wait_handled("a")
+    early = [moment for moment in moments if moment - moments[0] < 0.9]
+    assert len(early) == 1
