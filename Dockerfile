@@ -1,16 +1,19 @@
 # The operator of examples/ephemeral_volume_claims, for manifests/operator.yaml:
 #   docker build -t webop-example:0.1.0 .
-# This one installs webop from this folder. For your operator, run "webop image".
-# The digest pins the base image. To find the digest of a newer one:
-#   docker buildx imagetools inspect python:3.13-slim
-FROM python:3.13.15-slim-trixie@sha256:7c61056e61ac89e852de05f3dc6fa51a6dd2181797bceed46aa725dd7cb2cd3b AS base
+# It installs webop from this folder, and the versions that uv.lock names. For your operator, run "webop image".
+# The digest pins the base image; "make manifests" copies it from webop/cli/manifests/base_image.txt.
+FROM python:3.13-slim-trixie@sha256:7c61056e61ac89e852de05f3dc6fa51a6dd2181797bceed46aa725dd7cb2cd3b AS base
 
 # If a package needs a compiler, install it here (RUN apt-get install ...), not in the final image.
 FROM base AS build
 WORKDIR /build
-COPY ["LICENSE", "README.md", "pyproject.toml", "./"]
+RUN pip install --no-cache-dir 'uv>=0.9,<1'
+COPY ["LICENSE", "README.md", "pyproject.toml", "pytest_webop.py", "uv.lock", "./"]
+RUN uv export --quiet --locked --no-dev --no-emit-project --output-file requirements.txt \
+ && pip install --no-cache-dir --only-binary=:all: --require-hashes --prefix=/operator --requirement requirements.txt
 COPY webop webop
-RUN pip install --no-cache-dir --only-binary=:all: --prefix=/operator .
+COPY tools/package_metadata.py tools/
+RUN pip install --no-cache-dir --no-deps --prefix=/operator .
 
 FROM base
 COPY --from=build /operator /usr/local

@@ -42,8 +42,8 @@ test-unit: $(VENV)/.installed ## Run the tests that need no API server, in about
 lowest: ## Run a part of the tests on the oldest dependencies that pyproject.toml allows.
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip install --quiet --disable-pip-version-check 'uv>=0.9,<1'
-	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --resolution lowest-direct \
-	  -e '.[builtins,full-auth,ngrok,test,tracing,uvloop]' --group test
+	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --upgrade --resolution lowest-direct \
+	  -e '.[builtins,full-auth,ngrok,reload,test,tracing,uvloop]' --group test
 	@$(PYTEST) $(ARGS)
 
 coverage: $(VENV)/.installed ## Run all tests, and print how much of webop/ they execute, in all processes.

@@ -8,8 +8,10 @@ the API server stores an object. A handler puts its changes into ``patch``; webo
 in the status. ``import webop as kopf`` works for operators written for Kopf.
 
 Everything public is in :data:`__all__`, in :mod:`webop.on`, :mod:`webop.lifecycles`,
-:mod:`webop.client`, :mod:`webop.testing` and :mod:`webop.cli`. Modules that need the network are
-imported at first use, so that files with handlers import fast.
+:mod:`webop.models`, :mod:`webop.errors`, :mod:`webop.client`, :mod:`webop.testing` and
+:mod:`webop.cli`. The names of ``webop.models`` and ``webop.errors`` work as ``webop.Model``, too.
+Modules for models and for the network are imported at first use, so that files with handlers import
+fast.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from webop import client, lifecycles, on
+from webop import client, errors, lifecycles, models, on
 from webop.aio.clock import now
 from webop.calls.subhandlers import execute
 from webop.client.auth.logins import (
@@ -28,29 +30,15 @@ from webop.client.auth.logins import (
     login_with_service_account,
 )
 from webop.client.auth.vault import AiohttpSession, ConnectionInfo, Vault
-from webop.context.children import Applied, Children, SyncChildren
 from webop.context.indexes import Index, Store
 from webop.context.memos import Memo
 from webop.errors import (
-    ActivityError,
     AdmissionError,
-    APIConflictError,
-    APIConnectionError,
-    APIError,
-    APIForbiddenError,
-    APINotFoundError,
-    APIStatusError,
-    APITimeoutError,
-    APIUnprocessableError,
-    ChildConflictError,
-    ConfigurationError,
     HandlerRetriesError,
     HandlerTimeoutError,
     LoginError,
-    MisfitError,
     PermanentError,
     TemporaryError,
-    WebopError,
 )
 from webop.events.loggers import (
     LocalObjectLogger,
@@ -61,7 +49,6 @@ from webop.events.loggers import (
     info,
     warn,
 )
-from webop.handlers.admission_rules import rule
 from webop.handlers.filters import all_, any_, none_, not_
 from webop.handlers.model import ABSENT, PRESENT, ErrorsMode, HandlerId, Reason, Rule
 from webop.handlers.registry import OperatorRegistry, get_default_registry, set_default_registry
@@ -75,19 +62,6 @@ from webop.handlers.stopping import (
 from webop.handlers.webhook_options import LabelSelector
 from webop.lifecycles import get_default_lifecycle, set_default_lifecycle
 from webop.logs import LogFormat, configure
-from webop.models.cel_rules import (
-    CEL,
-    Atomic,
-    Embedded,
-    Int32,
-    Int64,
-    ListKeys,
-    Nullable,
-    Quantity,
-    Schemaless,
-    Unique,
-)
-from webop.models.model import Column, Metadata, Model, OneOf, Scale, Struct, resource
 from webop.objects.adoption import (
     adjust_namespace,
     adopt,
@@ -148,8 +122,11 @@ from webop.version import __version__
 if TYPE_CHECKING:
     from webop.app import create_app
     from webop.client.objects import AsyncClient, SyncClient
+    from webop.context.children import Applied, Children, SyncChildren
     from webop.embedding import operator, run, run_tasks, spawn_tasks
-    from webop.models.condition_fields import Condition, Conditions
+    from webop.errors import *  # noqa: F403 - its names are here, too
+    from webop.handlers.admission_rules import rule
+    from webop.models import *  # noqa: F403
     from webop.servers.auto import WebhookAutoServer, WebhookAutoTunnel
     from webop.servers.local import (
         WebhookDockerDesktopServer,
@@ -160,34 +137,31 @@ if TYPE_CHECKING:
     from webop.servers.service_server import WebhookServiceServer
     from webop.servers.tunnel import WebhookNgrokTunnel, WebhookTunnel
 
-# Names whose modules import more than a file with handlers needs.
+# Names whose modules import more than a file with handlers needs, or that few files need.
 _LAZY = {
-    "AsyncClient": "webop.client.objects",
-    "Condition": "webop.models.condition_fields",
-    "Conditions": "webop.models.condition_fields",
-    "SyncClient": "webop.client.objects",
-    "create_app": "webop.app",
-    "operator": "webop.embedding",
-    "run": "webop.embedding",
-    "run_tasks": "webop.embedding",
-    "spawn_tasks": "webop.embedding",
-    "WebhookAutoServer": "webop.servers.auto",
-    "WebhookAutoTunnel": "webop.servers.auto",
-    "WebhookDockerDesktopServer": "webop.servers.local",
-    "WebhookK3dServer": "webop.servers.local",
-    "WebhookMinikubeServer": "webop.servers.local",
-    "WebhookNgrokTunnel": "webop.servers.tunnel",
-    "WebhookServer": "webop.servers.local",
-    "WebhookServiceServer": "webop.servers.service_server",
-    "WebhookTunnel": "webop.servers.tunnel",
+    "webop.app": ("create_app",),
+    "webop.client.objects": ("AsyncClient", "SyncClient"),
+    "webop.context.children": ("Applied", "Children", "SyncChildren"),
+    "webop.embedding": ("operator", "run", "run_tasks", "spawn_tasks"),
+    "webop.handlers.admission_rules": ("rule",),
+    "webop.servers.auto": ("WebhookAutoServer", "WebhookAutoTunnel"),
+    "webop.servers.local": (
+        *("WebhookDockerDesktopServer", "WebhookK3dServer", "WebhookMinikubeServer"),
+        "WebhookServer",
+    ),
+    "webop.servers.service_server": ("WebhookServiceServer",),
+    "webop.servers.tunnel": ("WebhookNgrokTunnel", "WebhookTunnel"),
 }
 
 
 def __getattr__(name: str) -> Any:
     """Import slow modules at first use (PEP 562)."""
-    if name not in _LAZY:
+    if place := next((each for each in (models, errors) if name in each.__all__), None):
+        value = getattr(place, name)
+    elif found := next((module for module, names in _LAZY.items() if name in names), None):
+        value = getattr(importlib.import_module(found), name)
+    else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_LAZY[name]), name)
     globals()[name] = value
     return value
 
@@ -199,18 +173,8 @@ SyncDaemonStopperChecker = SyncDaemonStopped
 
 __all__ = [
     "ABSENT",
-    "CEL",
     "EVERYTHING",
     "PRESENT",
-    "APIConflictError",
-    "APIConnectionError",
-    "APIError",
-    "APIForbiddenError",
-    "APINotFoundError",
-    "APIStatusError",
-    "APITimeoutError",
-    "APIUnprocessableError",
-    "ActivityError",
     "AdmissionCause",
     "AdmissionError",
     "Again",
@@ -221,16 +185,10 @@ __all__ = [
     "Applied",
     "AsyncClient",
     "AsyncDaemonStopperChecker",
-    "Atomic",
     "Backoff",
     "Body",
     "BodyEssence",
-    "ChildConflictError",
     "Children",
-    "Column",
-    "Condition",
-    "Conditions",
-    "ConfigurationError",
     "ConnectionInfo",
     "DaemonStopped",
     "DaemonStoppingReason",
@@ -238,7 +196,6 @@ __all__ = [
     "DiffBaseStorage",
     "DiffItem",
     "DiffOperation",
-    "Embedded",
     "ErrorsMode",
     "FieldPath",
     "FieldSpec",
@@ -247,26 +204,18 @@ __all__ = [
     "HandlerTimeoutError",
     "Headers",
     "Index",
-    "Int32",
-    "Int64",
     "LabelSelector",
     "Labels",
-    "ListKeys",
     "LocalObjectLogger",
     "LogFormat",
     "Logger",
     "LoginError",
     "Memo",
     "Meta",
-    "Metadata",
-    "MisfitError",
-    "Model",
     "MultiDiffBaseStorage",
     "MultiProgressStorage",
-    "Nullable",
     "ObjectLogger",
     "ObjectReference",
-    "OneOf",
     "Operation",
     "OperatorRegistry",
     "OperatorSettings",
@@ -276,7 +225,6 @@ __all__ = [
     "PermanentError",
     "ProgressRecord",
     "ProgressStorage",
-    "Quantity",
     "RawBody",
     "RawEvent",
     "RawEventType",
@@ -284,20 +232,16 @@ __all__ = [
     "Resource",
     "Rule",
     "SSLPeer",
-    "Scale",
-    "Schemaless",
     "SmartProgressStorage",
     "Spec",
     "Status",
     "StatusDiffBaseStorage",
     "StatusProgressStorage",
     "Store",
-    "Struct",
     "SyncChildren",
     "SyncClient",
     "SyncDaemonStopperChecker",
     "TemporaryError",
-    "Unique",
     "UserInfo",
     "Vault",
     "WebhookAutoServer",
@@ -313,7 +257,6 @@ __all__ = [
     "WebhookServerProtocol",
     "WebhookServiceServer",
     "WebhookTunnel",
-    "WebopError",
     "__version__",
     "adjust_namespace",
     "adopt",
@@ -350,7 +293,6 @@ __all__ = [
     "reconcile",
     "register",
     "remove_owner_reference",
-    "resource",
     "rule",
     "run",
     "run_tasks",

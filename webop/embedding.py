@@ -21,6 +21,7 @@ from functools import partial
 from typing import Any, TypedDict, Unpack
 from urllib.parse import urlsplit
 
+from webop.aio.concurrency import find_running_loop
 from webop.calls.threads import count_calls
 from webop.client.auth.vault import Vault
 from webop.errors import ConfigurationError
@@ -114,7 +115,7 @@ def run(
         WebopError: the operator failed; the message has the reason.
         RuntimeError: an event loop already runs in this thread.
     """
-    if asyncio._get_running_loop() is not None:  # noqa: SLF001  the public one raises
+    if find_running_loop() is not None:
         raise RuntimeError(
             "webop.run() cannot run inside a running event loop. Await webop.operator() instead."
         )

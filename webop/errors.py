@@ -42,6 +42,24 @@ from typing import Any, Self
 
 from webop.objects.field_errors import AdmissionCause, build_causes, parse_causes, summarize
 
+__all__ = [
+    "APIConflictError",
+    "APIConnectionError",
+    "APIError",
+    "APIForbiddenError",
+    "APINotFoundError",
+    "APIStatusError",
+    "APITimeoutError",
+    "APIUnprocessableError",
+    "ActivityError",
+    "ChildConflictError",
+    "ConfigurationError",
+    "MisfitError",
+    "ReviewError",
+    "WebopError",
+]
+"""Pages name these here, and those that Kopf has, too, as ``webop.TemporaryError``."""
+
 
 class PermanentError(Exception):
     """A handler has failed for good in this handling cycle; webop does not retry it."""

@@ -6,14 +6,14 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Sequence
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any, cast
 
 _ALIAS, _OWN = "kopf", __package__
 
 
-class _Aliases(MetaPathFinder, Loader):
+class _Aliases:
     """The import hook that returns the module ``webop.x`` for ``kopf.x``."""
 
     def find_spec(
@@ -27,10 +27,13 @@ class _Aliases(MetaPathFinder, Loader):
         if importlib.util.find_spec(_get_own_name(fullname)) is None:
             raise ModuleNotFoundError(
                 f"webop has no module for {fullname!r}, which is private to Kopf. Run 'webop "
-                "migrate' to see what to import instead.",
+                "check-kopf' to see what to import instead.",
                 name=fullname,
             )
-        return ModuleSpec(fullname, self)
+        return ModuleSpec(fullname, cast("Any", self))  # it needs no base class
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Let the import system create the module."""
 
     def exec_module(self, module: ModuleType) -> None:
         """Replace the new module by webop's own; the import system returns that."""

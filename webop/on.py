@@ -14,9 +14,7 @@ docs/reference/arguments.md for what functions get.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Never, TypeVar, Unpack
-
-from pydantic import BaseModel
+from typing import TYPE_CHECKING, Any, Never, TypeVar, Unpack
 
 from webop.calls.current_call import get_invocation
 from webop.calls.subhandlers import build_subhandler
@@ -65,10 +63,11 @@ from webop.handlers.validation import (
     check_signature,
     is_handler,
 )
-from webop.models.arguments import parse_arguments
-from webop.models.model import select_kind
-from webop.models.versions import check_pair, get_definition
+from webop.models.definitions import find_arguments, select_kind
 from webop.objects.resources import Selector
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 __all__ = [
     "cleanup",
@@ -215,7 +214,7 @@ def convert(
     See docs/howto/versions.md.
 
     Args:
-        source: a class with ``@webop.resource``.
+        source: a class with ``@webop.models.resource``.
         to: that of another version of the same kind.
         registry: by default, ``webop.get_default_registry()``.
 
@@ -223,6 +222,8 @@ def convert(
         ConfigurationError: these are not two versions of one kind.
         TypeError: the function does not take one argument.
     """
+    from webop.models.versions import check_pair, get_definition  # noqa: PLC0415 - few need it
+
     check_pair(source, to)
     before, after = get_definition(source), get_definition(to)
 
@@ -430,7 +431,7 @@ def reconcile(*resource: ResourcePart, **options: Unpack[ReconcileOptions]) -> C
     def decorator(fn: F) -> F:
         check_signature(fn, ReconcileHandler)
         full_id = build_id(fn, id=name)
-        typed: dict[str, Any] = {"model": model, "arguments": parse_arguments(fn, model)}
+        typed: dict[str, Any] = {"model": model, "arguments": find_arguments(fn, model)}
         chosen = {"owns": owns, "reads": reads, "accumulates": kept, "formerly_owns": former}
         more = {**chosen, **typed, **parsed}
         mine = ReconcileHandler(id=full_id, fn=fn, selector=selector, **more)
@@ -558,7 +559,7 @@ def _register(
         check_signature(fn, family)
         typed: dict[str, Any] = {
             "model": model,
-            "arguments": parse_arguments(fn, model, has_field="field" in parsed),
+            "arguments": find_arguments(fn, model, has_field="field" in parsed),
         }
         full_id = build_id(fn, id=name, suffix=parsed.get("field", ()))
         handler = family(id=full_id, fn=fn, selector=selector, **typed, **parsed)  # type: ignore[call-arg]

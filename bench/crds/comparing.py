@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from webop.models.cel_rules import INT_OR_STRING, LIST_TYPE, RULES
+from webop.models.keywords import INT_OR_STRING, LIST_TYPE, RULES
 from webop.models.schema import find_part
 
 Json = dict[str, Any]

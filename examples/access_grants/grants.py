@@ -15,6 +15,7 @@ import os
 from typing import Any
 
 import webop
+from webop.errors import APINotFoundError
 
 from durations import parse_duration
 
@@ -178,7 +179,7 @@ async def find_binding(client: webop.AsyncClient, meta: webop.Meta) -> dict[str,
     name = f"grant-{meta['name']}"
     try:
         binding = await client.get(BINDINGS, name, namespace=meta["namespace"])
-    except webop.APINotFoundError:
+    except APINotFoundError:
         return None
     owners = binding["metadata"].get("ownerReferences", ())
     if meta["uid"] not in [owner["uid"] for owner in owners]:

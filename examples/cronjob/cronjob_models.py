@@ -10,24 +10,25 @@ from kubex.k8s.v1_36.batch.v1.job_template_spec import JobTemplateSpec
 from kubex.k8s.v1_36.core.v1.object_reference import ObjectReference
 
 import webop
+from webop.models import CEL, Conditions, Int32, Model, Schemaless, Struct, resource
 
 PART = "[0-9A-Za-z*,/#-]{1,100}"
-NAME_RULE = webop.CEL("self.metadata.name.size() <= 52", message="the name is too long")
+NAME_RULE = CEL("self.metadata.name.size() <= 52", message="the name is too long")
 CronField = Annotated[str, pydantic.Field(pattern=f"^{PART}$")]
 
 
-class CommonSpec(webop.Struct):
+class CommonSpec(Struct):
     """What all versions have."""
 
     time_zone: str = pydantic.Field(default="UTC", min_length=1, max_length=100)
-    starting_deadline_seconds: webop.Int32 | None = pydantic.Field(default=None, ge=0)
+    starting_deadline_seconds: Int32 | None = pydantic.Field(default=None, ge=0)
     """A run that cannot start within these seconds is skipped."""
     concurrency_policy: Literal["Allow", "Forbid", "Replace"] = "Allow"
     """Whether a run starts while the last one is active, does not start, or replaces it."""
     suspend: bool = False
-    job_template: Annotated[JobTemplateSpec, webop.Schemaless()]
-    successful_jobs_history_limit: webop.Int32 = pydantic.Field(default=3, ge=0)
-    failed_jobs_history_limit: webop.Int32 = pydantic.Field(default=1, ge=0)
+    job_template: Annotated[JobTemplateSpec, Schemaless()]
+    successful_jobs_history_limit: Int32 = pydantic.Field(default=3, ge=0)
+    failed_jobs_history_limit: Int32 = pydantic.Field(default=1, ge=0)
 
 
 class CronJobSpec(CommonSpec):
@@ -37,24 +38,24 @@ class CronJobSpec(CommonSpec):
     """Minute, hour, day of the month, month and day of the week, such as "*/5 * * * *"."""
 
 
-class CronJobStatus(webop.Struct):
+class CronJobStatus(Struct):
     """What the operator has done."""
 
     active: list[ObjectReference] = pydantic.Field(default_factory=list)
     last_schedule_time: dt.datetime | None = None
-    conditions: webop.Conditions = pydantic.Field(default_factory=webop.Conditions)
+    conditions: Conditions = pydantic.Field(default_factory=Conditions)
 
 
-@webop.resource("batch.example.com", "v1", columns={"Schedule": ".spec.schedule"})
+@resource("batch.example.com", "v1", columns={"Schedule": ".spec.schedule"})
 @NAME_RULE
-class CronJob(webop.Model):
+class CronJob(Model):
     """Jobs that are started by a schedule."""
 
     spec: CronJobSpec
     status: CronJobStatus | None = None
 
 
-class CronSchedule(webop.Struct):
+class CronSchedule(Struct):
     """When to run."""
 
     minute: CronField = "*"
@@ -70,9 +71,9 @@ class CronJobSpecV2(CommonSpec):
     schedule: CronSchedule
 
 
-@webop.resource("batch.example.com", "v2", kind="CronJob", stored=False)
+@resource("batch.example.com", "v2", kind="CronJob", stored=False)
 @NAME_RULE
-class CronJobV2(webop.Model):
+class CronJobV2(Model):
     """Jobs that are started by a schedule."""
 
     spec: CronJobSpecV2

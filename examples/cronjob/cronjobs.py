@@ -14,6 +14,7 @@ from kubex_core.models.metadata import ObjectMetadata
 from schedules import ScheduleError, find_due_run, find_runs
 
 import webop
+from webop.errors import WebopError
 
 PLACE = {"namespace", "name", "uid"}
 
@@ -68,7 +69,7 @@ async def run(
     if due:
         try:
             applied = await children.apply(build_job(cronjob, due))
-        except webop.WebopError as exc:
+        except WebopError as exc:
             patch.status.set_condition("Degraded", True, reason="JobNotStarted", message=str(exc))
             raise
         active.append(Job.model_validate(applied.object))

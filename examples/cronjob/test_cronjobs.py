@@ -16,6 +16,7 @@ from kubex.k8s.v1_36.batch.v1.job import Job
 from schedules import find_runs
 
 import webop
+from webop.errors import APIError
 from webop.testing import Clock, SimulatedCluster, check_round_trips, eventually, simulated
 
 FOLDER = Path(__file__).parent
@@ -181,7 +182,7 @@ def test_wrong_cronjobs_are_denied(cluster: SimulatedCluster) -> None:
         ({"name": "x" * 53}, "the name is too long"),
         ({"pod": {}}, "spec.jobTemplate.spec.template.spec.containers: "),
     ):
-        with pytest.raises(webop.APIError, match=message):
+        with pytest.raises(APIError, match=message):
             cluster.create(build(**wrong))
 
 

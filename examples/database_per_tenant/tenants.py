@@ -14,6 +14,7 @@ from typing import Any
 from databases import DatabaseError, Databases, NoDatabaseError
 
 import webop
+from webop.errors import APINotFoundError
 
 TENANTS = ("example.com", "v1", "tenants")
 SERVER = os.environ.get("DATABASE_SERVER", "http://database-server:8090")
@@ -111,7 +112,7 @@ async def find_password(client: webop.AsyncClient, meta: webop.Meta) -> str | No
     name = f"{meta.name}-database"
     try:
         secret = await client.get("secrets", name, namespace=meta.namespace)
-    except webop.APINotFoundError:
+    except APINotFoundError:
         return None
     owners = [owner["uid"] for owner in secret["metadata"].get("ownerReferences", ())]
     if meta.uid not in owners:

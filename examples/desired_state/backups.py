@@ -5,20 +5,21 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import webop
+from webop.models import CEL, Model, Struct, resource
 
 
-class BackupSpec(webop.Struct):
+class BackupSpec(Struct):
     """What must be saved, and when."""
 
     claim: str
     """The PersistentVolumeClaim to save."""
     schedule: str = "0 3 * * *"
-    size: Annotated[str, webop.CEL("self == oldSelf", message="the size cannot change")] = "10Gi"
+    size: Annotated[str, CEL("self == oldSelf", message="the size cannot change")] = "10Gi"
     suspend: bool = False
 
 
-@webop.resource("example.com", "v1", columns={"Claim": ".spec.claim", "When": ".spec.schedule"})
-class Backup(webop.Model):
+@resource("example.com", "v1", columns={"Claim": ".spec.claim", "When": ".spec.schedule"})
+class Backup(Model):
     """A volume that is saved regularly."""
 
     spec: BackupSpec

@@ -7,17 +7,18 @@ import secrets
 from typing import Any
 
 import webop
+from webop.models import Model, Struct, resource
 
 
-class TenantSpec(webop.Struct):
+class TenantSpec(Struct):
     """What a tenant needs."""
 
     image: str = "postgres:18"
     storage: str = "1Gi"
 
 
-@webop.resource("example.com", "v1", kind="DatabaseTenant")
-class Tenant(webop.Model):
+@resource("example.com", "v1", kind="DatabaseTenant")
+class Tenant(Model):
     """A tenant with a database."""
 
     spec: TenantSpec

@@ -7,9 +7,10 @@ from typing import Any
 import pydantic
 
 import webop
+from webop.models import Model, Struct, resource
 
 
-class WebsiteSpec(webop.Struct):
+class WebsiteSpec(Struct):
     """What somebody wants to see in a browser."""
 
     image: str
@@ -17,14 +18,14 @@ class WebsiteSpec(webop.Struct):
     replicas: int = pydantic.Field(default=1, ge=0, le=20)
 
 
-class WebsiteStatus(webop.Struct):
+class WebsiteStatus(Struct):
     """What there is."""
 
     phase: str | None = None
 
 
-@webop.resource("example.com", "v1", columns={"Host": ".spec.host", "Phase": ".status.phase"})
-class Website(webop.Model):
+@resource("example.com", "v1", columns={"Host": ".spec.host", "Phase": ".status.phase"})
+class Website(Model):
     """A website."""
 
     spec: WebsiteSpec

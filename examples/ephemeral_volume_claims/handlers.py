@@ -22,6 +22,7 @@ from quantities import parse_quantity
 from serving import choose_managed, choose_server
 
 import webop
+from webop.errors import APIStatusError
 
 EVC = ("kopf.dev", "v1", "ephemeralvolumeclaims")
 DEFAULT_SIZE = "1G"
@@ -128,7 +129,7 @@ async def update_fn(  # noqa: PLR0913 - handlers take what they need
     patch = {"spec": {"resources": {"requests": {"storage": str(size)}}}}
     try:
         await client.patch(CLAIMS, name, patch, namespace=namespace)
-    except webop.APIStatusError as exc:
+    except APIStatusError as exc:
         # Most likely, the PVC is not bound yet: Kubernetes resizes only bound PVCs.
         delay = min(5 * 2**retry, 300)
         raise webop.TemporaryError(f"Cannot resize PVC {name}: {exc}", delay=delay) from exc

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import webop
+from webop.errors import APIConflictError, APIUnprocessableError
 
 CLAIMS = "persistentvolumeclaims"
 
@@ -31,9 +32,9 @@ async def create_claim(client: webop.AsyncClient, claim: dict[str, Any]) -> None
     meta = claim["metadata"]
     try:
         await client.create(claim)
-    except webop.APIUnprocessableError as exc:
+    except APIUnprocessableError as exc:
         raise webop.PermanentError(f"Cannot create the PVC: {exc}") from exc
-    except webop.APIConflictError as exc:
+    except APIConflictError as exc:
         existing = await client.get(CLAIMS, meta["name"], namespace=meta["namespace"])
         if _list_owners(existing) != _list_owners(claim):
             text = f"Cannot create the PVC: {meta['name']!r} exists with another owner."

@@ -14,6 +14,7 @@ import pydantic
 from pods import Policy, fill_in_limits, find_problems, find_warnings, parse_policy
 
 import webop
+from webop.errors import APINotFoundError
 
 HOME = "policy-server"  # the namespace of this operator, and of its ConfigMap
 CONFIG_MAP = "policy"
@@ -133,6 +134,6 @@ async def read_policy(client: webop.AsyncClient) -> Policy:
     """
     try:
         return parse_policy(await client.get("configmaps", CONFIG_MAP, namespace=HOME))
-    except (webop.APINotFoundError, ValueError) as exc:
+    except (APINotFoundError, ValueError) as exc:
         text = f"ConfigMap '{CONFIG_MAP}' in namespace '{HOME}' has no valid policy: {exc}"
         raise webop.AdmissionError(text, code=500) from exc

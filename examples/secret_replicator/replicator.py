@@ -16,6 +16,7 @@ from typing import Any
 from copying import FROM, TO, Secret, build_copy, choose_source, read_secret
 
 import webop
+from webop.errors import APIConflictError, APIStatusError
 
 Namespaces = webop.Index[str, dict[str, str]]
 Secrets = webop.Index[str, Secret]
@@ -121,9 +122,9 @@ async def settle(
             source = choose_source(sources.get(name, ()), existing, namespace, labels)
         try:
             await settle_one(client, namespace, existing, source)
-        except webop.APIConflictError:
+        except APIConflictError:
             pass  # somebody else changed it at the same time; this causes another event
-        except (webop.APIStatusError, NameTakenError) as exc:
+        except (APIStatusError, NameTakenError) as exc:
             problems.append(f"Namespace {namespace}: {exc}")
     return problems
 

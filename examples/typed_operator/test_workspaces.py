@@ -12,15 +12,14 @@ from workspace_v1beta1 import OldSpec, OldWorkspace
 
 import webop
 import webop.testing
+from webop.models import Condition, Metadata
 from webop.testing import AdmissionClient, ClusterError, LocalCluster, OperatorRunner, eventually
 
 FOLDER = Path(__file__).parent
 
 
 def build(name: str, namespace: str, **spec: Any) -> Workspace:
-    return Workspace(
-        metadata=webop.Metadata(name=name), spec=WorkspaceSpec(namespace=namespace, **spec)
-    )
+    return Workspace(metadata=Metadata(name=name), spec=WorkspaceSpec(namespace=namespace, **spec))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -43,21 +42,21 @@ def operator(
 def apply_old(cluster: LocalCluster, name: str) -> OldWorkspace:
     """Apply a workspace of the old version, as soon as the operator converts it."""
     old = OldWorkspace(
-        metadata=webop.Metadata(name=name), spec=OldSpec(namespace=name, owner="me", size="1/2Gi")
+        metadata=Metadata(name=name), spec=OldSpec(namespace=name, owner="me", size="1/2Gi")
     )
     eventually(lambda: cluster.apply(old), "the operator converts", timeout=30)
     return old
 
 
-def wait_for_ready(cluster: LocalCluster, name: str, *, generation: int = 1) -> webop.Condition:
+def wait_for_ready(cluster: LocalCluster, name: str, *, generation: int = 1) -> Condition:
     """Return the condition Ready when it is of this generation."""
 
-    def find() -> webop.Condition | None:
+    def find() -> Condition | None:
         found = Workspace.model_validate(cluster.get("example.com/v1", "Workspace", name))
         ready = found.status and found.status.conditions.get("Ready")
         return ready if ready and ready.observed_generation == generation else None
 
-    condition: webop.Condition = eventually(find)
+    condition: Condition = eventually(find)
     return condition
 
 

@@ -6,22 +6,22 @@ from typing import Annotated, Literal
 
 import pydantic
 
-import webop
+from webop.models import CEL, Conditions, Model, Struct, resource
 
 Name = Annotated[
     str,
     pydantic.Field(max_length=63, pattern="^[a-z]([-a-z0-9]*[a-z0-9])?$"),
-    webop.CEL("self == oldSelf", message="the namespace cannot be renamed"),
+    CEL("self == oldSelf", message="the namespace cannot be renamed"),
 ]
 AMOUNT = "[-+.0-9A-Za-z]{1,20}"
 Quantity = Annotated[
     str,
     pydantic.Field(max_length=20, pattern=f"^{AMOUNT}$"),
-    webop.CEL("isQuantity(self)", message="must be a quantity"),
+    CEL("isQuantity(self)", message="must be a quantity"),
 ]
 
 
-class Quota(webop.Struct):
+class Quota(Struct):
     """What the pods of a workspace can use together."""
 
     cpu: Quantity = "2"
@@ -29,10 +29,8 @@ class Quota(webop.Struct):
     pods: int = pydantic.Field(default=20, ge=1, le=500)
 
 
-@webop.CEL(
-    "self.stage == 'test' || has(self.contact)", message="production workspaces need a contact"
-)
-class WorkspaceSpec(webop.Struct):
+@CEL("self.stage == 'test' || has(self.contact)", message="production workspaces need a contact")
+class WorkspaceSpec(Struct):
     """The namespace that somebody wants."""
 
     namespace: Name
@@ -43,13 +41,13 @@ class WorkspaceSpec(webop.Struct):
     quota: Quota = pydantic.Field(default_factory=Quota)
 
 
-class WorkspaceStatus(webop.Struct):
+class WorkspaceStatus(Struct):
     """What the operator has done."""
 
-    conditions: webop.Conditions = pydantic.Field(default_factory=webop.Conditions)
+    conditions: Conditions = pydantic.Field(default_factory=Conditions)
 
 
-@webop.resource(
+@resource(
     "example.com",
     "v1",
     scope="Cluster",
@@ -57,11 +55,11 @@ class WorkspaceStatus(webop.Struct):
     columns={
         "Namespace": ".spec.namespace",
         "Stage": ".spec.stage",
-        "Ready": webop.Conditions.column("Ready"),
+        "Ready": Conditions.column("Ready"),
     },
     selectable=[".spec.namespace"],
 )
-class Workspace(webop.Model):
+class Workspace(Model):
     """A namespace with a quota."""
 
     spec: WorkspaceSpec

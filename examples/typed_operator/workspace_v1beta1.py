@@ -11,10 +11,11 @@ import pydantic
 from workspace_models import AMOUNT, Name, Quota, Workspace, WorkspaceSpec, WorkspaceStatus
 
 import webop
+from webop.models import CEL, Model, Struct, resource
 
 
-@webop.CEL("self.stage == 'test' || has(self.owner)", message="production workspaces need an owner")
-class OldSpec(webop.Struct):
+@CEL("self.stage == 'test' || has(self.owner)", message="production workspaces need an owner")
+class OldSpec(Struct):
     """The namespace that somebody wants."""
 
     namespace: Name
@@ -23,13 +24,13 @@ class OldSpec(webop.Struct):
     size: Annotated[
         str,
         pydantic.Field(max_length=41, pattern=f"^{AMOUNT}/{AMOUNT}$"),
-        webop.CEL("self.split('/').all(it, isQuantity(it))", message="must be two quantities"),
+        CEL("self.split('/').all(it, isQuantity(it))", message="must be two quantities"),
     ] = "2/4Gi"
     pods: int = pydantic.Field(default=20, ge=1, le=500)
 
 
-@webop.resource("example.com", "v1beta1", kind="Workspace", scope="Cluster", stored=False)
-class OldWorkspace(webop.Model):
+@resource("example.com", "v1beta1", kind="Workspace", scope="Cluster", stored=False)
+class OldWorkspace(Model):
     """A namespace with a quota."""
 
     spec: OldSpec

@@ -13,6 +13,7 @@ import workspace_v1beta1  # noqa: F401 - its functions convert older objects
 from workspace_models import Workspace, WorkspaceSpec, WorkspaceStatus
 
 import webop
+from webop.errors import APINotFoundError
 
 
 @webop.on.startup()
@@ -79,7 +80,7 @@ async def is_foreign(client: webop.AsyncClient, name: str, uid: str) -> bool:
     """Return whether there is a namespace of this name without this owner."""
     try:
         found = await client.get("namespaces", name)
-    except webop.APINotFoundError:
+    except APINotFoundError:
         return False
     owners = found["metadata"].get("ownerReferences", ())
     return uid not in [owner["uid"] for owner in owners]

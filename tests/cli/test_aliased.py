@@ -76,7 +76,7 @@ def test_private_modules_of_kopf_are_named_with_where_to_look(tmp_path: Path) ->
     done = run(tmp_path, "handlers", "--aliased", "handlers.py")
     assert done.returncode == 1
     assert "webop has no module for 'kopf._cogs'" in done.stderr
-    assert "Run 'webop migrate' to see what to import instead" in done.stderr
+    assert "Run 'webop check-kopf' to see what to import instead" in done.stderr
     assert "line 1: from kopf._cogs.structs import bodies" in done.stderr
 
 

@@ -195,7 +195,7 @@ def test_nothing_of_the_templates_is_left_over(here: Path) -> None:
     for path in files:
         assert not re.search(r"\{\{\w", path.read_text()), path
     models = (here / "my-shop-operator" / "my_shop_operator" / "models.py").read_text()
-    assert "class MyShop(webop.Model):" in models
+    assert "class MyShop(Model):" in models
     assert '"my-shop-operator.example.com"' in models
 
 
@@ -295,20 +295,6 @@ def test_a_full_disk_leaves_no_half_of_an_operator(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stderr == "Error: Cannot write 'shop': File too large. Nothing was changed.\n"
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
-
-
-@pytest.mark.parametrize(("name", "alias"), [("pause", "freeze"), ("unpause", "resume")])
-def test_the_help_lists_one_of_two_names_and_that_of_a_command_has_the_one_that_was_typed(
-    name: str, alias: str
-) -> None:
-    shown, listed = invoke(alias, "--help").output, invoke(name, "--help").output
-    assert shown.startswith(f"Usage: webop {alias} [OPTIONS]")
-    assert shown == listed.replace(f"Usage: webop {name} ", f"Usage: webop {alias} ")
-    assert f"'webop {alias}' is the same command." in shown
-    commands = re.findall(r"^  (\w+)  ", invoke("--help").output, re.MULTILINE)
-    assert commands[0] == "init"
-    assert name in commands
-    assert alias not in commands
 
 
 def test_the_page_shows_what_is_printed() -> None:

@@ -114,6 +114,33 @@ async def test_a_handler_that_terminates_its_child_process_does_not_stop_the_ope
     assert "Stopping (SIGINT)" in command.output
 
 
+PLAIN = """
+import sys, webop
+
+@webop.on.login()
+def login(**_):
+    return webop.login_with_kubeconfig()
+
+@webop.on.create('widgets', labels={'a': 'b'}, retries=3)
+def create(**_):
+    print('loaded', *sys.modules, 'that is all', flush=True)
+"""
+UNUSED = {
+    *("pydantic", "pydantic_core", "starlette", "uvicorn", "httpx", "cryptography"),
+    *("prometheus_client", "opentelemetry", "webop.context.children", "webop.models.schema"),
+    *("webop.app", "webop.testing.apiserver", "webop.admission.configurations.management"),
+}
+
+
+async def test_an_operator_without_models_and_webhooks_does_not_load_what_these_need(
+    connected: Workshop, objects: Objects
+) -> None:
+    async with connected.start("-n", objects.namespace, connected.write(PLAIN)) as command:
+        await objects.create("one", labels={"a": "b"})
+        await command.wait_for("that is all")
+    assert not UNUSED & {*command.output.partition("loaded ")[2].split()}
+
+
 @pytest.mark.feature("SCP-16", "EMB-13")
 @pytest.mark.parametrize("is_spawned", [False, True])
 @pytest.mark.parametrize("way", ["namespaces", "namespace", "clusterwide"])

@@ -1,21 +1,20 @@
-"""What the package declares to pip, and what the image of the example runs."""
+"""What the package declares to pip and to package indexes, and that the tests are in its sdist."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
 import re
 import subprocess
 import sys
-import tomllib
+import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-import webop
-
 _ROOT = Path(__file__).parents[2]
-_WORKFLOWS = sorted((_ROOT / ".github" / "workflows").glob("*.yml"))
 
 
 @pytest.mark.feature("DEP-01")
@@ -37,54 +36,60 @@ def _is_of(text: str, extra: str) -> bool:
     return re.search(rf"""extra == ['"]{extra}['"]""", text) is not None
 
 
-@pytest.mark.feature("DEP-03")
-def test_the_image_of_the_example_runs_the_command_and_gets_its_signals() -> None:
-    text = (_ROOT / "Dockerfile").read_text()
-    entrypoint, command = (
-        json.loads(re.search(rf"^{word} (\[.*\])$", text, re.MULTILINE)[1])  # type: ignore[index]
-        for word in ("ENTRYPOINT", "CMD")
+def _run_hatchling(*args: str, url: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "hatchling", *args],
+        cwd=_ROOT,
+        env={**os.environ, "WEBOP_REPO_URL": url},
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    assert entrypoint == ["webop"]
-    assert (command[0], command[-1]) == ("run", "handlers.py")
 
 
-def test_the_changelog_describes_this_version() -> None:
-    text = (_ROOT / "CHANGELOG.md").read_text()
-    assert re.search(rf"^## {re.escape(webop.__version__)}\b", text, re.MULTILINE)
+def _read_metadata(url: str) -> tuple[Any, str]:
+    done = _run_hatchling("metadata", url=url)
+    return json.loads(done.stdout), done.stderr
 
 
-def _read_lower_bounds() -> dict[str, str]:
-    project = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
-    extras = project["optional-dependencies"]
-    texts = [*project["dependencies"], *(text for extra in extras.values() for text in extra)]
-    found = (re.fullmatch(r"([\w-]+)(\[.*\])?(>=([\d.]+))?.*", text) for text in texts)
-    return {match[1]: match[4] for match in found if match and match[1] != "webop"}
+def test_links_of_the_readme_work_in_a_package_index() -> None:
+    metadata, printed = _read_metadata("https://github.com/me/webop/")
+    text = metadata["readme"]["text"]
+    places = re.findall(r"""\]\(([^)]+)\)|src="([^"]+)\"""", text)
+    assert len(places) > 10
+    assert all(re.match("https://|#", link or image) for link, image in places)
+    tag = f"v{metadata['version']}"
+    assert f'<img src="https://github.com/me/webop/raw/{tag}/docs/images/logo.svg"' in text
+    assert f"(https://github.com/me/webop/blob/{tag}/CHANGELOG.md)" in text
+    assert metadata["urls"]["Source"] == "https://github.com/me/webop"
+    assert "[!" not in text  # only GitHub draws these boxes
+    assert not printed
 
 
-def test_every_dependency_has_a_lower_bound_and_uvicorn_one_above_what_the_tests_know() -> None:
-    assert all(_read_lower_bounds().values())
-    text = (_ROOT / "pyproject.toml").read_text()
-    bound = re.search(r'"uvicorn>=[\d.]+,<0\.(\d+)"', text)
-    locked = re.search(r'name = "uvicorn"\nversion = "0\.(\d+)', (_ROOT / "uv.lock").read_text())
-    assert bound
-    assert locked
-    assert int(bound[1]) == int(locked[1]) + 1
+def test_a_build_that_does_not_know_the_address_of_the_repository_says_so() -> None:
+    metadata, printed = _read_metadata("")
+    assert "WEBOP_REPO_URL is not set: the package gets no URLs" in printed
+    assert metadata["readme"]["text"] == (_ROOT / "README.md").read_text(encoding="utf-8")
+    assert "urls" not in metadata or not metadata["urls"]
 
 
-def test_the_lock_file_fits_the_project() -> None:
-    uv = Path(sys.executable).with_name("uv")
-    if not uv.exists():
-        pytest.skip("uv is not installed: these are not the locked versions")
-    command = [str(uv), "lock", "--check", "--offline"]
-    done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0 or "network was disabled" in done.stderr, done.stderr
-
-
-@pytest.mark.parametrize("path", _WORKFLOWS, ids=lambda path: str(path.name))
-def test_workflows_pin_actions_by_digest_and_call_targets_that_exist(path: Path) -> None:
-    text = path.read_text()
-    used = re.findall(r"uses: (.+)", text)
-    assert used
-    assert all(re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", action) for action in used)
-    targets = re.findall(r"^(\w+):", (_ROOT / "Makefile").read_text(), re.MULTILINE)
-    assert set(re.findall(r"\bmake ([a-z]+)", text)) <= set(targets)
+def test_the_sdist_has_all_that_its_tests_need(tmp_path: Path) -> None:
+    """Once, a line for a folder of ``make docs`` in .gitignore left out ``tools/site``."""
+    _run_hatchling("build", "-t", "sdist", "-d", str(tmp_path), url="")
+    (archive,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(archive) as files:
+        files.extractall(tmp_path, filter="data")
+    root = tmp_path / archive.name.removesuffix(".tar.gz")
+    parts = ("tests/docs", "tests/cli/test_packaging.py")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--collect-only"]
+    done = subprocess.run(
+        [*command, *parts],
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    for name in ("Makefile", "uv.lock", ".ci/run", "bench/go/go.mod", "manifests/operator.yaml"):
+        assert (root / name).is_file(), name

@@ -70,7 +70,7 @@ async def test_an_operator_is_frozen_and_says_by_whom_until_when_and_why(
         assert f"priorities up to 100, by {who}. Paused operators: me (5)." in result.output
         assert "The pause ends at" in result.output
         assert (
-            f"webop unpause --namespace={objects.namespace} --peering mine --id {who}"
+            f"webop resume --namespace={objects.namespace} --peering mine --id {who}"
             in result.output
         )
         text = f"Pausing in favour of {who} (priority 100, valid until "
@@ -112,7 +112,7 @@ async def test_options_come_from_the_command_line_only(
 ) -> None:
     await shared.create()
     kept = run.keywords["env"]  # type: ignore[attr-defined]
-    env = {**kept, "WEBOP_PAUSE_ID": "other", "WEBOP_FREEZE_PRIORITY": "7"}
+    env = {**kept, "WEBOP_RESUME_ID": "other", "WEBOP_FREEZE_PRIORITY": "7"}
     options = ("-Pmine", "-i", "somebody", "-q")
     args = ("freeze", "-n", webop_namespace, "-t60", "--dev", "-m", "why", *options)
     result = await asyncio.to_thread(invoke, *args, env=env)
@@ -130,7 +130,7 @@ async def test_the_command_that_ends_a_pause_can_be_pasted(
 ) -> None:
     await shared.create()
     where = ("-n", f"{webop_namespace[:-1]}*", "-P", "mine", "-q")
-    result = await asyncio.to_thread(run, "pause", *where, "-t60", "--id", "Jane's laptop")
+    result = await asyncio.to_thread(run, "freeze", *where, "-t60", "--id", "Jane's laptop")
     _, command, *args = shlex.split(result.output.rpartition("sooner: ")[2])
     result = await asyncio.to_thread(run, command, *args, "-q")
     assert "Removed the record of Jane's laptop" in result.output
@@ -181,24 +181,16 @@ def test_mistakes_are_told(run: Run, arguments: list[str], code: int, text: str)
 def test_without_rights_a_server_or_credentials_it_says_so(
     run: Run, webop_cluster: LocalCluster, webop_namespace: str, tmp_path: Path
 ) -> None:
-    where = ("-n", webop_namespace, "-P", "x", "-q")
     base = run.keywords["env"]  # type: ignore[attr-defined]
-    nobody = {**base, "KUBECONFIG": str(webop_cluster.kubeconfig_for("nobody"))}
-    result = invoke("freeze", *where, "-t5", env=nobody)
-    assert (result.exit_code, "Grant the verb 'patch' on 'kopfpeerings'" in result.output) == (
-        1,
-        True,
-    )
-    result = invoke("resume", *where, env=nobody)
-    assert (result.exit_code, "Grant the verb 'get' on 'kopfpeerings'" in result.output) == (
-        1,
-        True,
-    )
     text = webop_cluster.kubeconfig.read_text().replace(webop_cluster.server, "https://127.0.0.1:1")
     (tmp_path / "away").write_text(text)
-    result = invoke("resume", *where, env={**base, "KUBECONFIG": str(tmp_path / "away")})
-    assert result.exit_code == 1
-    assert "Error: Cannot" in result.output
-    result = invoke("resume", *where, env={**base, "KUBECONFIG": str(tmp_path / "absent")})
-    assert result.exit_code == 1
-    assert "Cannot log in to the cluster (KUBECONFIG is" in result.output
+    nobody = webop_cluster.kubeconfig_for("nobody")
+    for command, kubeconfig, expected in (
+        (("freeze", "-t5"), nobody, "Grant the verb 'patch' on 'kopfpeerings'"),
+        (("resume",), nobody, "Grant the verb 'get' on 'kopfpeerings'"),
+        (("resume",), tmp_path / "away", "Error: Cannot"),
+        (("resume",), tmp_path / "absent", "Cannot log in to the cluster (KUBECONFIG is"),
+    ):
+        where = ("-n", webop_namespace, "-P", "x", "-q")
+        result = invoke(*command, *where, env={**base, "KUBECONFIG": str(kubeconfig)})
+        assert (result.exit_code, expected in result.output) == (1, True), result.output

@@ -80,7 +80,7 @@ async def run_webop(
     file = workshop.write(_HANDLERS + more)
     port, probes = find_free_port(), find_free_port()
     variables = {"PORT": str(port), "WEBOP_ADMISSION__SHUTDOWN_DELAY": str(delay)}
-    liveness = f"--probes=http://127.0.0.1:{probes}/healthz"
+    liveness = f"--liveness=http://127.0.0.1:{probes}/healthz"
     async with workshop.start(scope, "--standalone", liveness, file, **variables) as command:
         yield Site(command, f"http://localhost:{port}", f"http://127.0.0.1:{probes}")
 

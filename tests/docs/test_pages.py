@@ -14,6 +14,7 @@ import webop
 import webop.testing
 from tests.kit.pages import ROOT, find_commands, find_pages
 from webop.cli import main
+from webop.settings.base import list_fields
 
 COMMANDS = list(find_commands())
 PROGRAMS = {
@@ -34,7 +35,7 @@ PROGRAMS = {
     ),
     *("openssl", "pip", "pytest", "python", "uvicorn"),
 }
-SECTIONS = webop.OperatorSettings.model_fields
+SECTIONS = list_fields(webop.OperatorSettings)
 TEXTS = {
     str(page.relative_to(ROOT)): page.read_text(encoding="utf-8")
     for page in find_pages()
@@ -84,6 +85,11 @@ def test_public_names_that_are_named_exist(page: str) -> None:
         if name == "activities" or page == "docs/howto/tracing.md":
             continue  # a logger; attributes of spans
         assert name in webop.__all__ or find_spec(f"webop.{name}"), f"webop.{name}"
+    for place in (webop.models, webop.errors):
+        for name in re.findall(rf"\b{place.__name__}\.(\w+)", TEXTS[page]):
+            assert hasattr(place, name) or find_spec(f"{place.__name__}.{name}"), name
+        imports = re.findall(rf"from {place.__name__} import ([\w, ]+)", TEXTS[page])
+        assert {*", ".join(imports).split(", ")} <= {*place.__all__, ""}
 
 
 @pytest.mark.parametrize("page", TEXTS)

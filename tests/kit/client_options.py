@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from webop.settings.base import Delays
 from webop.settings.groups import NetworkingSettings, WatchingSettings
+from webop.settings.values import Delays
 
 
 class Networking(NetworkingSettings):

@@ -110,7 +110,7 @@ async def run_as_pod(
         await admin.create(place, {"metadata": service["metadata"], "spec": spec})
     container = deployed.container
     variables = {one["name"]: one.get("value", "pod-1") for one in container["env"]}
-    ports = ("--probes", "--status")  # of others of the same machine
+    ports = ("--liveness", "--status")  # of others of the same machine
     arguments = [one for one in container["args"] if not one.startswith(ports)]
     log = folder / "log"
     environment = {

@@ -62,7 +62,7 @@ class FaultyCluster:
 
     def __init__(self, *names: str) -> None:
         now = datetime(2026, 1, 1, tzinfo=UTC)
-        self.server = MemoryCluster(lambda: now, random.Random(0), applies=True)
+        self.server = MemoryCluster(lambda: now, random.Random(0))
         self.server.add_kind(RESOURCE.group, RESOURCE.plural, "KopfExample")
         self.feeds: dict[Feed, Watch] = {}
         self.requests: list[httpx.Request] = []

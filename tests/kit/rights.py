@@ -29,7 +29,7 @@ async def grant(
     plural, _, group = kind.partition(".")
     role = f"{'' if namespace else 'Cluster'}Role"
     path = f"/apis/{_API}/v1/namespaces/{namespace}" if namespace else f"/apis/{_API}/v1"
-    metadata = {"name": f"{user}-{plural}-{verbs}"}
+    metadata = {"name": f"{user}-{plural}-{verbs}".replace("/", "-")}
     rule = {"apiGroups": [group], "resources": [plural], "verbs": verbs.split(",")}
     rule |= {"resourceNames": [*names]} if names else {}
     await client.request(

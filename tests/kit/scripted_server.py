@@ -154,7 +154,7 @@ class ScriptedServer:
 
     def connect(self, info: ConnectionInfo | None = None, **networking: float) -> Client:
         info = info or ConnectionInfo(self.url, insecure=True)
-        return Client(Vault({"x": info}), Networking(**networking))  # type: ignore[arg-type]
+        return Client(Vault({"x": info}), Networking(**networking))
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.accepted += 1

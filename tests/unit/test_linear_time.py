@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import webop
-from webop.cli.migration.dependency_pins import read_pins
+from webop.cli.kopf_code.deployment import read_deployment
 from webop.client.auth.expiration import parse_moment, parse_token_lifetime
 from webop.client.auth.urls import find_server_problem, quote_url
 from webop.client.http.failed_requests import parse_attempt
@@ -83,10 +83,10 @@ def test_no_regular_expression_goes_back_again_and_again() -> None:
                 assert measure(fn, text) < LIMIT / 15, (name, beginning, piece)
 
 
-def read_pin_file(text: str, folder: Path) -> None:
-    path = folder / "requirements.txt"
+def read_dockerfile(text: str, folder: Path) -> None:
+    path = folder / "Dockerfile"
     path.write_text(text)
-    list(read_pins(path))
+    list(read_deployment(path))
 
 
 def build_token(text: str) -> str:
@@ -126,9 +126,10 @@ def test_a_long_text_is_read_in_time(fn: Callable[[Any], Any], build: Callable[[
 
 
 @pytest.mark.parametrize("piece", ["a", "a[", "a  ", " ", "1", "1."])
-def test_a_long_line_of_a_pin_file_is_read_in_time(tmp_path: Path, piece: str) -> None:
-    assert measure(lambda text: read_pin_file(text, tmp_path), "a" + piece * 30_000) < LIMIT
-    assert measure(lambda text: read_pin_file(text, tmp_path), "kopf==" + piece * 30_000) < LIMIT
+def test_a_long_line_of_a_dockerfile_is_read_in_time(tmp_path: Path, piece: str) -> None:
+    for start in ("a", "CMD kopf==", "FROM python:3."):
+        long = start + piece * 30_000
+        assert measure(lambda text: read_dockerfile(text, tmp_path), long) < LIMIT
 
 
 def test_certificates_are_found_whatever_is_between() -> None:

@@ -26,8 +26,7 @@ class APIServer(MemoryCluster):
         now: Callable[[], datetime],
         rng: random.Random,
         *,
-        applies: bool = False,
         converter: Converter | None = None,
     ) -> None:
         self.webhooks = Webhooks(rng)
-        super().__init__(now, rng, applies=applies, admission=self.webhooks, converter=converter)
+        super().__init__(now, rng, admission=self.webhooks, converter=converter)

@@ -125,7 +125,7 @@ class World:
         self.loop = loop
         self.rng = random.Random(f"world {plan.seed}")
         rng = random.Random(plan.seed)
-        self.cluster = APIServer(self._read_wall_clock, rng, applies=plan.has_parts)
+        self.cluster = APIServer(self._read_wall_clock, rng)
         self.judge = Judge(self)
         self.network = FaultyNetwork(
             loop,
@@ -148,7 +148,7 @@ class World:
         self._requests = 0
         self._digest = hashlib.sha256()
         self.peers = Peers(self.network, loop.time, self._read_wall_clock, self._patch_peering)
-        self.cluster.kinds.discovery_lag = plan.discovery_lag
+        self.cluster.discovery_lag = plan.discovery_lag
         if not plan.is_late:
             self._define()
         self.cluster.add_kind("kopf.dev", "kopfpeerings", "KopfPeering")

@@ -18,9 +18,11 @@ import griffe
 
 import webop
 import webop.client
+import webop.errors
+import webop.models
 import webop.testing
-from tools.site.options import FAMILIES, Option, list_options
 from tests.kit.pages import DOCS
+from tools.site.options import FAMILIES, Option, list_options
 from webop.objects.resources import SelectorNames
 
 MODULES = {
@@ -28,6 +30,8 @@ MODULES = {
     "webop.testing": webop.testing,
     "webop.client": webop.client,
     "webop.on": webop.on,
+    "webop.errors": webop.errors,
+    "webop.models": webop.models,
     "webop": webop,
 }
 """The modules whose names are public; where two have a name, the last one is the usual one."""

@@ -5,13 +5,13 @@ They are a picture in the repository, so they need no other host, and a test com
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import tomllib
 from typing import Any
 
 from tests.kit.pages import ROOT
-from webop.controlplane.versions import PINNED_VERSIONS
 
 PICTURE = ROOT / "docs" / "images" / "badges.svg"
 
@@ -35,7 +35,7 @@ def read_facts() -> dict[str, str]:
         project: dict[str, Any] = tomllib.load(file)["project"]
     found = re.findall(r"Python :: (3\.\d+)", "\n".join(project["classifiers"]))
     pythons = sorted(found, key=lambda version: int(version.partition(".")[2]))
-    clusters = sorted(version.rpartition(".")[0] for version in PINNED_VERSIONS)
+    clusters = json.loads((ROOT / ".github" / "versions.json").read_text("utf-8"))["kubernetes"]
     return {
         "Python": f"{pythons[0]} to {pythons[-1]}",
         "Kubernetes": f"{clusters[0]} to {clusters[-1]}",

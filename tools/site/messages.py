@@ -29,7 +29,7 @@ _GROUPS = {
     "Exceptions": "Texts of exceptions that webop raises. Many of them end a command, or are "
     "part of a log line or of an HTTP response.",
     "Command line": "Texts that commands print, and errors in their arguments.",
-    "Doctor": "Findings of [`webop doctor`](../help/troubleshooting.md#the-doctor), and their remedies.",
+    "Doctor": "Findings of [`webop doctor`](../help/troubleshooting.md#the-doctor), and remedies.",
     "HTTP responses": "Texts in responses of the webhook server and of the probes.",
 }
 _INTRODUCTION = """\

@@ -16,8 +16,8 @@ from html import escape
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-from tools.site.playing import Entry, Player, build_environment
 from tests.kit.pages import ROOT
+from tools.site.playing import Entry, Player, build_environment
 from webop.controlplane.cache import get_binaries_folder
 from webop.testing import LocalCluster
 

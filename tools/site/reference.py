@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import inspect
+import json
 import re
 import textwrap
 import warnings
@@ -21,21 +22,26 @@ import click
 import kopf
 
 import webop
+from tests.kit.pages import DOCS, ROOT
 from tools.site.options import format_text, read_texts
-from tests.kit.pages import DOCS
 from webop.cli import main as webop_command
-from webop.cli.help_layout import SectionOption
+from webop.controlplane.versions import PINNED_VERSION
 from webop.monitoring.metrics import DEFINITIONS
-from webop.settings.base import Section, find_setters
+from webop.settings.base import Section, find_setters, list_fields
 from webop.settings.thread_pools import PoolSection
 
 PAGES = tuple(
     DOCS / f"{name}.md"
-    for name in ("reference/settings", "reference/command_line", "howto/monitoring")
+    for name in (
+        "reference/settings",
+        "reference/command_line",
+        "howto/monitoring",
+        "project/support",
+    )
 )
 
 _BLOCK = re.compile(
-    r"<!-- (?P<kind>settings|commands|metrics)(?:: (?P<names>[\w ]+))? -->\n"
+    r"<!-- (?P<kind>settings|commands|metrics|support)(?:: (?P<names>[\w ]+))? -->\n"
     r".*?<!-- end -->",
     re.DOTALL,
 )
@@ -73,8 +79,9 @@ def build_settings(names: Iterable[str]) -> Iterator[str]:
 
 def _list_meanings(section: type[Section]) -> Iterator[tuple[str, str]]:
     """Yield the settings of a group with the texts below them in the code."""
-    texts = read_texts(section)
-    for name in section.model_fields:
+    kind: type = section
+    texts = read_texts(kind)
+    for name in list_fields(section):
         if name not in texts:
             raise LookupError(f"There is no text below {section.__name__}.{name}.")
         yield name, texts[name]
@@ -104,6 +111,22 @@ def build_metrics(_: Iterable[str]) -> Iterator[str]:
         shown = ", ".join(f"`{label}`" for label in labels)
         meaning = format_text(text).replace("<", "&lt;")
         yield f"| `{name}` | {kind} | {shown} | {meaning} |"
+    yield ""
+
+
+def build_support(_: Iterable[str]) -> Iterator[str]:
+    """Yield the lines of the table of the versions that CI runs on."""
+    versions = json.loads((ROOT / ".github" / "versions.json").read_text(encoding="utf-8"))
+    pythons, clusters = versions["python"], versions["kubernetes"]
+    default = PINNED_VERSION.rpartition(".")[0]
+    yield "| version | tests |"
+    yield "|---|---|"
+    for version in pythons:
+        yield f"| Python {version} | all, for each change, with Kubernetes {default} |"
+    for version in clusters:
+        yield f"| Kubernetes {version} | all, each night |"
+    yield "| Linux | all |"
+    yield "| macOS | those without an API server, and a part of the others, for each change |"
     yield ""
 
 
@@ -158,14 +181,15 @@ def get_variable(option: click.Option, context: click.Context) -> str:
     """Return the environment variable of an option that is shown."""
     if isinstance(option.envvar, str):
         return option.envvar
-    names = option.list_variables(context) if isinstance(option, SectionOption) else []
-    return names[0] if names else ""
+    prefix = context.auto_envvar_prefix
+    return f"{prefix}_{option.name}".upper() if prefix else ""
 
 
 _BUILDERS = {
     "settings": build_settings,
     "commands": build_commands,
     "metrics": build_metrics,
+    "support": build_support,
 }
 
 

@@ -66,7 +66,7 @@ def run(job: dict[str, Any], framework: str) -> dict[str, Any]:
         registry = module.OperatorRegistry()
         module.set_default_registry(registry)
         if framework == "webop":  # pages may define the same kind in different ways
-            importlib.import_module("webop.models.model")._defined.clear()
+            importlib.import_module("webop.models.definitions")._defined.clear()
         space = types.ModuleType("snippet_" + re.sub(r"\W", "_", name))
         space.__file__ = f"{name}.py"
         error = _execute(space, adapt(code, framework), adapt(job.get("prelude", ""), framework))

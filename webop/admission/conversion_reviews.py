@@ -306,7 +306,7 @@ def _describe(request: _Request, body: Json) -> str:
 
 def _describe_failure(failure: Exception) -> str:
     if is_validation_error(failure):
-        errors = failure.errors()  # type: ignore[attr-defined]
+        errors = failure.errors()
         title = getattr(failure, "title", "the model")
         return f"{title} is not valid: {summarize(build_causes(errors), len(errors))}"
     return describe(failure) if str(failure) else repr(failure)

@@ -10,6 +10,14 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
+def find_running_loop() -> asyncio.AbstractEventLoop | None:
+    """Return the event loop that runs in this thread; None if none does."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
 async def run_concurrently(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """Return all results, as ``asyncio.gather()`` does; but if one fails, the others end first.
 

@@ -17,8 +17,6 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any
 
-import pydantic
-
 from webop.aio.backoff import Once, format_pause
 from webop.aio.cancellation import contain, convert_exception, unwrap
 from webop.aio.work_deadline import check_fence, current_fence
@@ -69,6 +67,7 @@ from webop.handlers.model import (
 from webop.handlers.registry import deduplicated
 from webop.handlers.retries import Again
 from webop.lifecycles import LifeCycleFn
+from webop.models.definitions import is_instance
 from webop.models.fitting import dump_status
 from webop.objects.adoption import owner_of_the_moment
 from webop.objects.fields import convert_to_json, is_mapping
@@ -330,7 +329,7 @@ def _deliver(key: str, result: Any, cause: ResourceCause) -> None:
         result = result.status
     if result is None:
         return
-    status = dump_status(result) if isinstance(result, pydantic.BaseModel) else {key: result}
+    status = dump_status(result) if is_instance(result) else {key: result}
     if isinstance(cause, BackgroundCause):
         with contextlib.suppress(ValueError):  # the writer logs what JSON cannot represent
             patch = Patch(convert_to_json({"status": status}))

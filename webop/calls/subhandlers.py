@@ -14,7 +14,7 @@ from webop.handlers.causes import Cause, ChangeCause
 from webop.handlers.model import ChangeHandler, HandlerFn, build_id
 from webop.handlers.registry import OperatorRegistry, ResourceHandlers
 from webop.lifecycles import LifeCycleFn
-from webop.models.arguments import parse_arguments
+from webop.models.definitions import find_arguments
 
 
 def build_subhandler(fn: HandlerFn, *, id: str | None, **options: Any) -> ChangeHandler:  # noqa: A002
@@ -36,7 +36,7 @@ def build_subhandler(fn: HandlerFn, *, id: str | None, **options: Any) -> Change
         initial=getattr(parent, "initial", False),
         needs_change=bool(options.get("field") and is_about_change),
         model=model,
-        arguments=parse_arguments(fn, model, has_field=bool(options.get("field") or inherited)),
+        arguments=find_arguments(fn, model, has_field=bool(options.get("field") or inherited)),
         inherited_field=inherited,
         **options,
     )

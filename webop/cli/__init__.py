@@ -32,11 +32,11 @@ To complete with the TAB key:
 """
 
 
-_ALIASES = {"freeze": "pause", "resume": "unpause"}
-_MODULES = {"unpause": "pause", "image": "manifests"}  # the others have the names of the commands
+_MODULES = {"resume": "freeze", "image": "manifests"}  # the others have the names of the commands
 
 
 def _load(name: str) -> Any:
+    name = name.replace("-", "_")
     return getattr(importlib.import_module(f"{__name__}.commands.{_MODULES.get(name, name)}"), name)
 
 
@@ -48,28 +48,26 @@ def _load(name: str) -> Any:
             "init": "Create an operator that runs, with its tests.",
             "run": "Run an operator.",
             "plan": "Show what an operator would do, and do nothing.",
-            "pause": "Pause operators.",
-            "unpause": "End a pause.",
+            "freeze": "Pause operators.",
+            "resume": "End a pause.",
         },
         "Inspection": {
             "handlers": "List the handlers of files and modules.",
             "doctor": "Check an operator in a cluster.",
             "explain": "Explain why nothing happens to an object.",
-            "webhooks": "List and remove the webhook configurations of operators.",
-            "finalizers": "Find and release objects that a finalizer blocks.",
-            "migrate": "Report what must change in an operator for Kopf.",
+            "check-kopf": "Report what must change in an operator for Kopf.",
         },
         "Deployment": {
             "crd": "Print, compare and apply the definitions of models.",
             "manifests": "Print the manifests of an operator.",
             "image": "Print a Dockerfile for an operator.",
+            "uninstall": "Remove what an operator has left in a cluster.",
         },
         "Tools": {
             "cluster": "Run a real Kubernetes API server on this machine.",
             "completion": "Print the script for shell completion.",
         },
     },
-    aliases=_ALIASES,
     load=_load,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=_EPILOG,

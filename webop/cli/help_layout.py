@@ -23,29 +23,11 @@ _WIDEST = 30  # characters of the first column; click's own limit
 
 
 class SectionOption(click.Option):
-    """An option that ``--help`` shows under a heading.
-
-    For 'webop run', its variable has a name of the option or that of the parameter, as
-    WEBOP_RUN_NAMESPACES for ``--namespace``, which is repeatable.
-    """
+    """An option that ``--help`` shows under a heading."""
 
     def __init__(self, *args: Any, section: str, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.section = section
-
-    def list_variables(self, ctx: click.Context) -> list[str]:
-        """Return the names of the variable; the documented one comes first."""
-        if ctx.auto_envvar_prefix is None:
-            return []
-        words = [one.removeprefix("--") for one in self.opts if one.startswith("--")]
-        names = [*(word.replace("-", "_") for word in words), str(self.name)]
-        ordered = reversed(names) if self.multiple else names
-        return [f"{ctx.auto_envvar_prefix}_{name.upper()}" for name in ordered]
-
-    def resolve_envvar_value(self, ctx: click.Context) -> str | None:
-        """Return the value of the variable."""
-        values = map(os.environ.get, self.list_variables(ctx))
-        return next(filter(None, values), None) or super().resolve_envvar_value(ctx)
 
 
 def build_option(section: str) -> Callable[..., Callable[..., Callable[..., Any]]]:
@@ -72,8 +54,6 @@ class SectionGroup(click.Group):
 
     Args:
         sections: the names of the commands and their lines in the help, by heading.
-        aliases: commands by other names, which the help does not list. The name that is used is in
-            the help of the command and in its variables.
         load: returns the command of a name.
     """
 
@@ -81,13 +61,11 @@ class SectionGroup(click.Group):
         self,
         *args: Any,
         sections: Mapping[str, Mapping[str, str]],
-        aliases: Mapping[str, str],
         load: Callable[[str], click.Command],
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         self._sections = sections
-        self._aliases = aliases
         self._load = load
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
@@ -96,8 +74,7 @@ class SectionGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the command of a name; None if there is none."""
-        name = self._aliases.get(cmd_name, cmd_name)
-        return self._load(name) if name in self.list_commands(ctx) else None
+        return self._load(cmd_name) if cmd_name in self.list_commands(ctx) else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write the commands."""
@@ -118,9 +95,9 @@ class SectionGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command by its name or an alias, or fail with a suggestion."""
+        """Find the command by its name, or fail with a suggestion."""
         name, known = args[0], self.list_commands(ctx)
-        if name not in (*known, *self._aliases) and not ctx.resilient_parsing:
+        if name not in known and not ctx.resilient_parsing:
             guess = f"The commands are: {', '.join(sorted(known))}."
             if name.endswith(".py"):
                 guess = f"Did you mean '{self.name} run {name}'?"

@@ -12,7 +12,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -45,7 +45,6 @@ class CLIControls:
     loop: asyncio.AbstractEventLoop | None = None
 
 
-P = TypeVar("P", bound=int | None)
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
@@ -68,6 +67,7 @@ def source_options(option: Callable[..., Decorator] = click.option) -> Decorator
             is_flag=True,
             expose_value=False,
             envvar="WEBOP_ALIASED",
+            allow_from_autoenv=False,
             callback=lambda _ctx, _param, wanted: alias_kopf() if wanted else None,
             help="Make 'import kopf' import webop, also in packages that the handlers import.",
         ),
@@ -177,12 +177,6 @@ def choose_scope(
         raise click.UsageError("-n/--namespace and -A/--all-namespaces exclude each other.")
     clusterwide = _is_on_command_line(ctx, "clusterwide")
     return clusterwide, () if clusterwide else namespaces
-
-
-def choose_priority(ctx: click.Context, dev: bool, priority: P) -> P | int:
-    """Return the priority; ``--dev`` sets it unless the command line has only ``--priority``."""
-    is_stronger = _is_on_command_line(ctx, "priority") and not _is_on_command_line(ctx, "dev")
-    return priority if is_stronger or not dev else DEV_PRIORITY
 
 
 def set_lease(settings: OperatorSettings, lease: str | None, shards: str | None) -> None:

@@ -38,7 +38,7 @@ from webop.handlers.model import (
 from webop.handlers.registry import OperatorRegistry
 from webop.handlers.validation import names_argument
 from webop.identities import is_in_pod
-from webop.models.model import list_models, list_versions
+from webop.models.definitions import list_models, list_versions
 from webop.models.versions import collect_versions
 from webop.objects.resources import CRDS, Resource
 from webop.objects.rights import parse_right
@@ -49,6 +49,7 @@ from webop.servers.service_server import WebhookServiceServer
 from webop.settings.groups import OperatorSettings
 
 _POD_VARIABLE = "KUBERNETES_SERVICE_HOST"  # set in all pods
+_LIMIT = 10  # seconds for the startup and cleanup handlers
 _AT_TIMES = "list is needed if the API server has no streaming lists; get, after conflicts"
 
 
@@ -124,13 +125,13 @@ class Inspection:
         return server.namespace or self.namespace, server.name_secret(service)
 
 
-async def call_startup(operator: Inspection, host: str, limit: float = 10.0) -> str:
+async def call_startup(operator: Inspection, host: str) -> str:
     """Call the startup handlers, which can change settings, and then the cleanup handlers.
 
     Returns why they failed; nothing after a success, or without such handlers.
 
     They run in a thread with its own event loop. The command does not wait for it longer than
-    the timeout, so handlers that hang cannot block it. If a service account is checked, the
+    ten seconds, so handlers that hang cannot block it. If a service account is checked, the
     handlers find the host of the API server in the variable that pods have.
     """
     registry, settings = operator.registry, operator.settings
@@ -148,7 +149,7 @@ async def call_startup(operator: Inspection, host: str, limit: float = 10.0) -> 
 
     async def call() -> None:
         nonlocal has_succeeded
-        async with asyncio.timeout(limit):
+        async with asyncio.timeout(_LIMIT):
             await run_activity(context, Activity.STARTUP)
             has_succeeded = True
             with contextlib.suppress(ActivityError):
@@ -163,8 +164,8 @@ async def call_startup(operator: Inspection, host: str, limit: float = 10.0) -> 
             stack.callback(os.environ.pop, _POD_VARIABLE)
         ended = asyncio.wrap_future(threads.submit(asyncio.run, call()))
         ended.add_done_callback(lambda done: done.cancelled() or done.exception())
-        await asyncio.wait({ended}, timeout=limit + 0.1)
-    why = f"they did not end within {limit:g} s"
+        await asyncio.wait({ended}, timeout=_LIMIT + 0.1)
+    why = f"they did not end within {_LIMIT} s"
     if log.buffer:
         why += f"; the last error: {log.buffer[-1].getMessage().rstrip('.')}"
     if ended.done() and not isinstance(exc := ended.exception(), TimeoutError):

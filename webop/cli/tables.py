@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Sequence
 from itertools import zip_longest
 
 _GAP = 2
 _NARROWEST = 10
-
-
-class _Wrapper(textwrap.TextWrapper):
-    """Wraps at spaces, and within names after their separators."""
-
-    wordsep_re = re.compile(r"(\s+|(?<=[./|=-])(?=[^\s./|=-]))")
 
 
 def build_table(rows: Sequence[Sequence[str]], width: int | None = None) -> str:
@@ -26,7 +19,7 @@ def build_table(rows: Sequence[Sequence[str]], width: int | None = None) -> str:
             widths[widths.index(widest)] -= 1
     lines = []
     for row in rows:
-        cells = [_Wrapper(width).wrap(cell) for cell, width in zip(row, widths, strict=True)]
+        cells = [textwrap.wrap(cell, width) for cell, width in zip(row, widths, strict=True)]
         for parts in zip_longest(*cells, fillvalue=""):
             padded = (part.ljust(width) for part, width in zip(parts, widths, strict=True))
             lines.append((" " * _GAP).join(padded).rstrip())

@@ -18,10 +18,12 @@ from typing import TYPE_CHECKING, Any
 from webop.client.current_client import current_client
 
 if TYPE_CHECKING:
+    from webop.client.changes import Change
+    from webop.client.items import Items
     from webop.client.objects import AsyncClient, SyncClient
     from webop.client.standalone import connect
 
-__all__ = ["AsyncClient", "SyncClient", "connect", "current"]
+__all__ = ["AsyncClient", "Change", "Items", "SyncClient", "connect", "current"]
 
 
 def current() -> AsyncClient:
@@ -42,6 +44,8 @@ def current() -> AsyncClient:
 # Names that are slow to import, and their modules.
 _LAZY = {
     "AsyncClient": "webop.client.objects",
+    "Change": "webop.client.changes",
+    "Items": "webop.client.items",
     "SyncClient": "webop.client.objects",
     "connect": "webop.client.standalone",
 }

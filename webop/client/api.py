@@ -267,7 +267,8 @@ class Client:
             except OSError as exc:
                 raise self._explain(call, session, exc) from exc
             finally:
-                self.counters.add("WATCH", status, now() - began)
+                method = "WATCH" if call.attempt.verb == "watch" else "GET"
+                self.counters.add(method, status, now() - began)
             yield lines
         except APIUnauthorizedError as exc:
             if session.is_refused:

@@ -9,14 +9,14 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, TypeAlias
 
-import pydantic
-
 from webop.client.discovery import Discovery, discover
 from webop.errors import APIError, APIStatusError, ConfigurationError
-from webop.models.model import select_kind
+from webop.models.definitions import select_kind
 from webop.objects.resources import Resource, Selector
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from webop.client.api import Client
 
 KindName: TypeAlias = str | tuple[str, ...] | Resource
@@ -25,7 +25,7 @@ KindName: TypeAlias = str | tuple[str, ...] | Resource
 Also the ``resource`` that handlers are given.
 """
 
-Kind: TypeAlias = KindName | type[pydantic.BaseModel]
+Kind: TypeAlias = "KindName | type[BaseModel]"
 """A name of a kind, or its model."""
 
 
@@ -103,7 +103,7 @@ class Kinds:
         self._asked_at = began  # not if this was cancelled: then the next call discovers
 
 
-def _parse(kind: str | tuple[str, ...] | type[pydantic.BaseModel] | Selector) -> Selector:
+def _parse(kind: str | tuple[str, ...] | type[BaseModel] | Selector) -> Selector:
     if isinstance(kind, Selector):
         return kind
     selector = select_kind(kind)

@@ -8,12 +8,13 @@ the operator, but in a separate queue.
 from __future__ import annotations
 
 import asyncio
-import builtins
 import concurrent.futures
 import contextvars
 import copy
+import datetime as dt
 import functools
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+import math
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from typing import (
     TYPE_CHECKING,
@@ -30,10 +31,16 @@ from typing import (
     overload,
 )
 
-import pydantic
-
+from webop.aio.backoff import Backoff
+from webop.aio.concurrency import find_running_loop
 from webop.client.auth.exec_plugins import current_login
+from webop.client.changes import Change, Comparison, follow
 from webop.client.current_client import current_client
+from webop.client.http.failed_requests import (
+    build_connection_error,
+    choose_pause,
+    parse_attempt,
+)
 from webop.client.http.requests import (
     APPLY_PATCH,
     JSON,
@@ -41,41 +48,52 @@ from webop.client.http.requests import (
     MERGE_PATCH,
     Call,
     Selection,
+    build_selection,
     encode_body,
     encode_yaml,
     strip_object,
 )
+from webop.client.http.streams import StreamLimits
+from webop.client.items import Items
 from webop.client.kinds import Kind, KindName, Kinds
-from webop.client.waiting import describe, follow
+from webop.client.waiting import describe
+from webop.client.watch import ListingFinished, WatchItem, WatchOptions, WatchStatus, watch
+from webop.client.watch_recovery import UsualOptions
 from webop.errors import (
+    TRANSIENT_ERRORS,
     APIConnectionError,
     APIGoneError,
     APINotFoundError,
     APITimeoutError,
+    APIUnauthorizedError,
     LoginError,
     MisfitError,
 )
+from webop.models.definitions import is_class, is_instance
 from webop.models.fitting import dump, dump_set, fit
 from webop.objects.patch import Patch
 from webop.objects.resources import Resource, Selector, select_objects
 from webop.objects.status_conditions import meets
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from webop.client.api import Client
 
 P = ParamSpec("P")
 R = TypeVar("R")
-M = TypeVar("M", bound=pydantic.BaseModel)
+M = TypeVar("M", bound="BaseModel")
 S_co = TypeVar("S_co", covariant=True)
 
 Obj: TypeAlias = dict[str, Any]
 """An object as the API server sends it, without its ``metadata.managedFields``."""
 
-Objs: TypeAlias = list[Obj]
 Condition: TypeAlias = str | Callable[[Obj], object]
 
 # Seconds. API servers end requests after one minute themselves; only a connection hangs longer.
 _TIMEOUT = 60.0
+
+_PODS = Resource("", "v1", "pods", namespaced=True)
 
 
 class _Target(NamedTuple):
@@ -101,6 +119,21 @@ class DeleteOptions(TypedDict, total=False):
     """Delete the object only if it has this version (otherwise 409)"""
 
 
+class LogOptions(TypedDict, total=False):
+    """Which lines of which log are read (Kubernetes API, core/v1 PodLogOptions)."""
+
+    container: str
+    """The name of the container, if the pod has several"""
+    follow: bool
+    """Whether to wait for new lines until the container ends"""
+    since: float | dt.datetime
+    """Lines of the last so many seconds, or since a time with a time zone"""
+    tail: int
+    """So many lines from the end"""
+    previous: bool
+    """Whether to read the log of the container before its last restart"""
+
+
 class AsyncClient:
     """Requests to the API server about objects, for async functions.
 
@@ -123,10 +156,10 @@ class AsyncClient:
         - Each attempt ends after 60 s at the latest, waiting not included.
         - In reviews of dry runs, the API server stores nothing: all requests are dry runs.
 
-    All methods raise ``webop.APIError`` (``APINotFoundError``, ``APIConflictError``, …) if the
-    API server refuses the request or cannot be reached, ``webop.LoginError`` if there are no
-    credentials, ``webop.ConfigurationError`` if several kinds have the name, and TypeError or
-    ValueError for invalid arguments.
+    All methods raise ``webop.errors.APIError`` (``APINotFoundError``, ``APIConflictError``, …) if
+    the API server refuses the request or cannot be reached, ``webop.LoginError`` if there are no
+    credentials, ``webop.errors.ConfigurationError`` if several kinds have the name, and TypeError
+    or ValueError for invalid arguments.
 
     Caveats:
         The first attempt can have succeeded although its response was lost. So a retried creation
@@ -147,8 +180,10 @@ class AsyncClient:
         get_manager: Callable[[], str] = lambda: "webop",
         on_use: Callable[[], None] = lambda: None,
         loop: asyncio.AbstractEventLoop | None = None,
+        watching: WatchOptions | None = None,
     ) -> None:
         self._requests = requests
+        self._watching = watching or UsualOptions()
         self._get_manager = get_manager
         self._on_use = on_use
         self._kinds = Kinds(requests)
@@ -219,59 +254,48 @@ class AsyncClient:
         return found if subresource else fit_kind(kind, found)
 
     @overload
-    async def list(
+    def list(
         self,
         kind: type[M],
         *,
         namespace: str | None = None,
         labels: Mapping[str, str] | str | None = None,
         fields: Mapping[str, str] | str | None = None,
-    ) -> builtins.list[M]: ...
+    ) -> Items[M]: ...
     @overload
-    async def list(
+    def list(
         self,
         kind: KindName,
         *,
         namespace: str | None = None,
         labels: Mapping[str, str] | str | None = None,
         fields: Mapping[str, str] | str | None = None,
-    ) -> Objs: ...
-    async def list(
+    ) -> Items[Obj]: ...
+    def list(
         self,
         kind: Kind,
         *,
         namespace: str | None = None,
         labels: Mapping[str, str] | str | None = None,
         fields: Mapping[str, str] | str | None = None,
-    ) -> Any:
+    ) -> Items[Any]:
         """Return all objects of a kind, or those that match; read in pages of 500.
 
         ::
 
             pods = await client.list("pods", namespace="default", labels={"app": "web"})
+            async for pod in client.list("pods"):  # with one page in memory
+                print(pod["metadata"]["name"])
 
         Labels and fields are mappings, or selectors such as ``"app in (a, b), !old"``. Kubernetes
         supports only some fields of a kind. Without a namespace, the whole cluster is read.
+
+        The objects are as of one moment. If reading takes longer than the API server keeps that
+        state, 5 minutes, the rest is as of a later one.
         """
-        resource = await self._find(kind, namespace)
-        selection = {"labelSelector": join_selector(labels), "fieldSelector": join_selector(fields)}
-        selection = {key: text for key, text in selection.items() if text}
+        return Items(self._read_pages(kind, namespace, build_selector(labels, fields)))
 
-        async def read(**more: str) -> builtins.list[Any]:
-            pages = self._requests.list_pages(
-                resource, namespace, selection | more, queue=self.queue, timeout=self.timeout
-            )
-            return [
-                fit_kind(kind, strip_object(item)) async for page in pages for item in page.items
-            ]
-
-        with self._noticing_absence():
-            try:
-                return await read()
-            except APIGoneError:  # the pages have expired: read everything at once
-                return await read(limit="0")
-
-    async def has_uid(self, kind: Kind, uid: str, *, namespace: str | None = None) -> bool:
+    async def has_uid(self, kind: KindName, uid: str, *, namespace: str | None = None) -> bool:
         """Return whether a kind has an object with this uid.
 
         ::
@@ -281,16 +305,102 @@ class AsyncClient:
 
         API servers find no objects by their uids: the metadata of all objects are read, in pages.
         """
-        resource = await self._find(kind, namespace)
-        selection = Selection(is_partial=True)
-        pages = self._requests.list_pages(
-            resource, namespace, selection, queue=self.queue, timeout=self.timeout
-        )
-        with self._noticing_absence():
-            async for page in pages:
-                if any(item["metadata"].get("uid") == uid for item in page.items):
+        reading = self._read_pages(kind, namespace, Selection(is_partial=True))
+        async with aclosing(reading) as objects:
+            async for item in objects:
+                if item["metadata"].get("uid") == uid:
                     return True
         return False
+
+    @overload
+    def watch(
+        self,
+        kind: type[M],
+        *,
+        namespace: str | None = None,
+        labels: Mapping[str, str] | str | None = None,
+        fields: Mapping[str, str] | str | None = None,
+        on_listed: Callable[[], object] = lambda: None,
+    ) -> AsyncGenerator[Change[M], None]: ...
+    @overload
+    def watch(
+        self,
+        kind: KindName,
+        *,
+        namespace: str | None = None,
+        labels: Mapping[str, str] | str | None = None,
+        fields: Mapping[str, str] | str | None = None,
+        on_listed: Callable[[], object] = lambda: None,
+    ) -> AsyncGenerator[Change[Obj], None]: ...
+    async def watch(
+        self,
+        kind: Kind,
+        *,
+        namespace: str | None = None,
+        labels: Mapping[str, str] | str | None = None,
+        fields: Mapping[str, str] | str | None = None,
+        on_listed: Callable[[], object] = lambda: None,
+    ) -> AsyncGenerator[Change[Any], None]:
+        """Yield all objects of a kind, or those that match, and then their changes, forever.
+
+        ::
+
+            async for change in client.watch("pods", namespace="default"):
+                print(change.type, change.object["metadata"]["name"])
+
+        Guarantees:
+            - Objects that exist at the start come first, as "ADDED". After all of them,
+              ``on_listed`` is called once.
+            - Disconnects, silent connections, restarts of the API server, and a lost history (410
+              Gone) do not end it. Webop reports the differences as usual changes then, and no
+              change twice. States in between can be missing.
+            - Objects that leave the selection, or no longer fit their model, come as "DELETED".
+              Those that never fit do not come; the log names them.
+
+        Caveats:
+            It keeps the last state of each object in memory, as JSON.
+
+        Raises:
+            APIError: the watch cannot begin: a missing permission, kind or selector. Later, webop
+                logs such errors and tries again.
+            LoginError: there are no credentials any more.
+        """
+        resource = await self._find(kind, namespace)
+        comparison = Comparison(lambda raw: fit_kind(kind, strip_object(raw)))
+        selection, status = build_selector(labels, fields), WatchStatus(gives_up=True)
+        items = self._open_watch(resource, namespace, selection, status)
+        is_listed = False
+        async with aclosing(items):
+            with self._noticing_absence():
+                async for item in items:
+                    for change in comparison.compare(item):
+                        yield change
+                    if isinstance(item, ListingFinished) and not is_listed:
+                        is_listed = True
+                        on_listed()
+
+    def logs(
+        self, pod: str, *, namespace: str | None = None, **options: Unpack[LogOptions]
+    ) -> Items[str]:
+        """Return the lines of the log of a container, without their line ends.
+
+        ::
+
+            lines = await client.logs("web-0", namespace="default", tail=100)
+            async for line in client.logs("web-0", namespace="default", follow=True):
+                print(line)
+
+        With ``follow``, they end with the container, or when the API server or the kubelet ends the
+        stream. A connection that is lost after the first line is an error: lines can be missing.
+
+        Raises:
+            APINotFoundError: the pod does not exist, or its node.
+            APIStatusError: the container has not started, or there was none before (400), or the
+                API server cannot reach the node (500); the message says why.
+        """
+        if unknown := options.keys() - LogOptions.__annotations__.keys():
+            raise TypeError(f"logs() has no option {', '.join(sorted(unknown))}.")
+        return Items(self._read_log(_Target(_PODS, namespace, pod, "log"), options))
 
     @overload
     async def create(self, body: M, *, namespace: str | None = None) -> M: ...
@@ -306,7 +416,7 @@ class AsyncClient:
     ) -> Obj: ...
     async def create(
         self,
-        body: Mapping[str, Any] | pydantic.BaseModel,
+        body: Mapping[str, Any] | BaseModel,
         *,
         namespace: str | None = None,
         kind: Kind | None = None,
@@ -327,10 +437,55 @@ class AsyncClient:
         Raises:
             APIConflictError: an object of this name exists.
         """
-        raw = dump(body) if isinstance(body, pydantic.BaseModel) else body
+        raw = dump(body) if is_instance(body) else body
         place = namespace or _get(raw, "namespace")
         target = _Target(kind or _select(raw), place, name, subresource)
         return fit_kind(type(body), await self._send("POST", target, body=raw))
+
+    @overload
+    async def replace(
+        self, body: M, *, namespace: str | None = None, subresource: None = None
+    ) -> M: ...
+    @overload
+    async def replace(
+        self,
+        body: Mapping[str, Any],
+        *,
+        namespace: str | None = None,
+        subresource: str | None = None,
+    ) -> Obj: ...
+    async def replace(
+        self,
+        body: Mapping[str, Any] | BaseModel,
+        *,
+        namespace: str | None = None,
+        subresource: str | None = None,
+    ) -> Any:
+        """Replace an object that you have read, and return its new state (PUT).
+
+        ::
+
+            pod = await client.get("pods", "web-0", namespace="default")
+            pod["metadata"].setdefault("labels", {})["tier"] = "web"
+            pod = await client.replace(pod)
+
+        All fields that the body does not have are removed, also those that a model does not know.
+
+        Raises:
+            APIConflictError: the object has changed since: read it again.
+            APINotFoundError: it does not exist.
+            ValueError: the body has no name, or no resource version.
+        """
+        raw = dump(body) if is_instance(body) else body
+        name, place = _get(raw, "name"), namespace or _get(raw, "namespace")
+        if not (name and _get(raw, "resourceVersion")):
+            raise ValueError(
+                "replace() needs metadata.name and metadata.resourceVersion: read the object with "
+                "get(), change it, and replace it. To write some fields only, use apply() or "
+                "patch()."
+            )
+        target = _Target(_select(raw), place, name, subresource)
+        return fit_kind(type(body), await self._send("PUT", target, body=raw))
 
     @overload
     async def apply(
@@ -354,7 +509,7 @@ class AsyncClient:
     ) -> Obj: ...
     async def apply(
         self,
-        body: Mapping[str, Any] | pydantic.BaseModel,
+        body: Mapping[str, Any] | BaseModel,
         *,
         namespace: str | None = None,
         subresource: str | None = None,
@@ -377,7 +532,7 @@ class AsyncClient:
         Raises:
             APIConflictError: fields of other managers would change; the message names both.
         """
-        raw = dump_set(body) if isinstance(body, pydantic.BaseModel) else body
+        raw = dump_set(body) if is_instance(body) else body
         name, place = _get(raw, "name"), namespace or _get(raw, "namespace")
         if not name:
             raise ValueError("apply() needs a name in metadata.name.")
@@ -544,16 +699,16 @@ class AsyncClient:
         said = kind.__name__ if isinstance(kind, type) else kind
         what = f"{said} {name!r}" + (f" in namespace {namespace!r}" if namespace else "")
         obj: Obj | None = None
-        is_known = False
+        is_known, status = False, WatchStatus(gives_up=True)
         deadline = asyncio.timeout(timeout)
         try:
             async with deadline:
                 resource = await self._find(kind, namespace, name)
-                target = self._requests, resource, namespace, name
-                states = follow(*target, queue=self.queue, timeout=self.timeout)
-                async with aclosing(states):
+                selection = Selection(build_selection(name))
+                items = self._open_watch(resource, namespace, selection, status)
+                async with aclosing(items):
                     with self._noticing_absence():
-                        async for state in states:
+                        async for state in follow(items):
                             obj = None if state is None else strip_object(state)
                             is_known = True
                             if is_over(obj):
@@ -561,8 +716,65 @@ class AsyncClient:
         except TimeoutError:
             if not deadline.expired():
                 raise
-        how = describe(obj, wish) if is_known else "the API server did not respond"
+        how = status.error or "the API server did not respond"
+        how = describe(obj, wish) if is_known else how
         raise APITimeoutError(f"{what} is not {wish} after {timeout:g} s: {how}.")
+
+    def _open_watch(
+        self, resource: Resource, namespace: str | None, selection: Selection, status: WatchStatus
+    ) -> AsyncGenerator[WatchItem, None]:
+        return watch(self._requests, resource, namespace, self._watching, status, selection)
+
+    async def _read_pages(
+        self, kind: Kind, namespace: str | None, selection: Selection
+    ) -> AsyncGenerator[Any, None]:
+        """Yield the objects of a list; no more than a page of them is in memory."""
+        resource = await self._find(kind, namespace)
+        token: Any = ""
+        with self._noticing_absence():
+            while token is not None:
+                more = {"continue": token} if token else {}
+                part = selection._replace(params={**selection.params, **more})
+                pages = self._requests.list_pages(
+                    resource, namespace, part, queue=self.queue, timeout=self.timeout
+                )
+                try:
+                    async with aclosing(pages):
+                        async for page in pages:
+                            page.items.reverse()
+                            while page.items:
+                                yield fit_kind(kind, strip_object(page.items.pop()))
+                    token = None
+                except APIGoneError as exc:  # the pages have expired
+                    token = exc.details.get("continue")
+                    if not token:
+                        raise
+
+    async def _read_log(self, target: _Target, options: LogOptions) -> AsyncGenerator[str, None]:
+        path = await self._locate(target)
+        requests, has_begun = self._requests, False
+        backoff = Backoff(requests.options.error_backoffs, is_endless=False)
+        # A container that is followed can be silent for any time, even before the first line.
+        silence = None if options.get("follow") else self.timeout
+        limits = StreamLimits(requests.options.connect_timeout, silence=silence)
+        while True:
+            try:
+                async with requests.stream(path, _build_query(options), limits=limits) as batches:
+                    async for lines in batches:
+                        for line in lines:
+                            has_begun = True
+                            yield line.decode("utf-8", "replace")
+            except (*TRANSIENT_ERRORS, APIUnauthorizedError, TimeoutError) as exc:
+                pause = None if has_begun else choose_pause(backoff, exc)
+                if pause is not None:
+                    pass
+                elif isinstance(exc, TimeoutError):
+                    raise build_connection_error(parse_attempt("GET", path), exc) from exc
+                else:
+                    raise
+            else:
+                return
+            await asyncio.sleep(pause)
 
     async def _find(
         self, kind: Kind | Selector, namespace: str | None, *names: str | None
@@ -590,6 +802,15 @@ class AsyncClient:
                 raise ValueError(f"{part!r} is not a valid name or namespace for {resource.name}.")
         return resource
 
+    async def _locate(self, target: _Target, *, is_new: bool = False) -> str:
+        """Return the path of an object."""
+        kind, namespace, name, subresource = target
+        resource = await self._find(kind, namespace, *(() if is_new else (name,)))
+        if resource.namespaced and namespace is None:
+            text = f"{resource.name} {name or ''}".rstrip()
+            raise ValueError(f"{text} is in a namespace: pass it as namespace=.")
+        return resource.get_url(namespace=namespace, name=name, subresource=subresource)
+
     async def _send(
         self,
         method: str,
@@ -600,19 +821,13 @@ class AsyncClient:
         content_type: str = JSON,
         keeps_managed_fields: bool = False,
     ) -> Obj:
-        kind, namespace, name, subresource = target
-        is_new = method == "POST" and not subresource
-        resource = await self._find(kind, namespace, *(() if is_new else (name,)))
-        if resource.namespaced and namespace is None:
-            text = f"{resource.name} {name or ''}".rstrip()
-            raise ValueError(f"{text} is in a namespace: pass it as namespace=.")
+        path = await self._locate(target, is_new=method == "POST" and not target.subresource)
         query = dict(params or {})
-        if method in ("POST", "PATCH"):
+        if method in ("POST", "PUT", "PATCH"):
             query.setdefault("fieldManager", self._get_manager())
             query |= {"dryRun": "All"} if self.is_dry else {}
         encode = encode_yaml if content_type == APPLY_PATCH else encode_body
         content = None if body is None else encode(body)
-        path = resource.get_url(namespace=namespace, name=name, subresource=subresource)
         call = Call(
             method,
             path,
@@ -664,7 +879,8 @@ class SyncClient:
     """The methods of :class:`AsyncClient` for functions that run in threads.
 
     It sends requests in the event loop of the operator, over the same connections. The condition of
-    :meth:`wait_for` is called in that loop, so it must not block.
+    :meth:`wait_for` is called in that loop, so it must not block. :meth:`list` and :meth:`logs`
+    return lists. There is no ``watch``: nothing can stop a thread that waits for the next change.
     """
 
     __slots__ = ("_context", "_loop", "asynchronous")
@@ -676,7 +892,9 @@ class SyncClient:
 
     get = blocking(AsyncClient.get)
     list = blocking(AsyncClient.list)
+    logs = blocking(AsyncClient.logs)
     create = blocking(AsyncClient.create)
+    replace = blocking(AsyncClient.replace)
     apply = blocking(AsyncClient.apply)
     patch = blocking(AsyncClient.patch)
     delete = blocking(AsyncClient.delete)
@@ -691,7 +909,7 @@ class SyncClient:
             RuntimeError: the caller runs in that event loop, which would wait for itself; or the
                 loop is closed.
         """
-        if asyncio._get_running_loop() is self._loop:  # noqa: SLF001 - the public one raises
+        if find_running_loop() is self._loop:
             coroutine.close()
             raise RuntimeError(
                 "The sync client would block the event loop forever. In async functions, await the "
@@ -719,7 +937,7 @@ def fit_kind(kind: object, obj: Obj) -> Any:
     Raises:
         MisfitError: it does not fit; the message names the object and the fields.
     """
-    if not (isinstance(kind, type) and issubclass(kind, pydantic.BaseModel)):
+    if not is_class(kind):
         return obj
     try:
         return fit(kind, obj)
@@ -740,6 +958,32 @@ def _get(body: Mapping[str, Any], field: str) -> str | None:
     """Return a field of the metadata."""
     value = (body.get("metadata") or {}).get(field)
     return value if isinstance(value, str) else None
+
+
+def _build_query(options: LogOptions) -> dict[str, str]:
+    """Return the parameters of a request for a log."""
+    since = options.get("since")
+    query: dict[str, object] = {
+        "container": options.get("container"),
+        "follow": "true" if options.get("follow") else None,
+        "previous": "true" if options.get("previous") else None,
+        "tailLines": options.get("tail"),
+    }
+    if isinstance(since, dt.datetime):
+        if since.tzinfo is None:
+            raise ValueError(f"since= needs a time zone, got {since!r}.")
+        query["sinceTime"] = since.isoformat()
+    elif since is not None:
+        query["sinceSeconds"] = math.ceil(since)
+    return {name: str(value) for name, value in query.items() if value is not None}
+
+
+def build_selector(
+    labels: Mapping[str, str] | str | None, fields: Mapping[str, str] | str | None
+) -> Selection:
+    """Return the selection of a list or a watch."""
+    texts = {"labelSelector": join_selector(labels), "fieldSelector": join_selector(fields)}
+    return Selection({name: text for name, text in texts.items() if text})
 
 
 def join_selector(selector: Mapping[str, str] | str | None) -> str:

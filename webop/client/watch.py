@@ -92,8 +92,8 @@ async def watch(
     None or "DELETED".
 
     Guarantees:
-        - No error ends it. Each error is logged once, and followed by a pause of 0.8 to 30 seconds,
-          which grows while the error persists.
+        - No error ends it, unless ``status.gives_up``. Each error is logged once, and followed by a
+          pause of 0.8 to 30 seconds, which grows while the error persists.
         - After a disconnect, the stream continues after the last change seen. If the changes since
           then are lost, everything is listed again.
         - At most one page of a list is in memory; of a streaming list, only the buffers of the
@@ -217,6 +217,7 @@ class Watcher:
         self._prefers_pages = False
         if self._stream is not None:
             self._stream.limit(self._build_limits())
+            self._recovery.has_watched = True
         return ListingFinished(self.status.version)
 
     def open_stream(self) -> AbstractAsyncContextManager[LineStream]:
@@ -243,6 +244,8 @@ class Watcher:
             silences = (self._options.inactivity_timeout, _LIST_SILENCE)
             silence = min(limit for limit in silences if limit is not None)
             stream.limit(StreamLimits(silence=silence))
+        else:
+            self._recovery.has_watched = True
 
     def accept(self, kind: Any, raw: dict[str, Any], version: str) -> WatchItem | None:
         """Return the item in a line of the stream; None if there is none."""
@@ -289,11 +292,17 @@ class Watcher:
             self.pause = self._options.reconnect_backoff
 
     def fail(self, exc: Exception) -> None:
-        """Note a failure: decide how long to pause, and whether to list again."""
+        """Note a failure: decide how long to pause, and whether to list again.
+
+        Raises:
+            Exception: the failure, if it ends the watch.
+        """
         is_streaming = self.status.state is State.LISTING and self._is_streaming
         if is_streaming and self._is_declined(exc):
             self._turn_to_pages(exc)
             return
+        if self._recovery.is_final(exc):
+            raise exc
         self._prefers_pages = is_streaming and self._stream is not None
         self._recovery.fail(exc, self.status.get_age())
         self.pause = self._recovery.pause

@@ -13,7 +13,9 @@ from typing import Protocol
 
 from webop.aio.backoff import Backoff, format_pause
 from webop.client.http.failed_requests import Attempt, choose_pause
+from webop.client.watch_events import BrokenStreamError
 from webop.errors import (
+    TRANSIENT_ERRORS,
     APIConnectionError,
     APIForbiddenError,
     APIGoneError,
@@ -44,6 +46,15 @@ _NO_DOUBT = (
     LoginError,
 )
 
+# Waiting can mend these. Without credentials, the next list waits for others, or fails.
+_TRANSIENT = (
+    *TRANSIENT_ERRORS,
+    APIGoneError,
+    APIUnauthorizedError,
+    BrokenStreamError,
+    TimeoutError,
+)
+
 # The statuses of proxies, or of an API server that is not ready.
 _AWAY = frozenset({502, 503})
 
@@ -51,13 +62,17 @@ _AWAY = frozenset({502, 503})
 class WatchOptions(Protocol):
     """The settings of a watch, in seconds, such as ``settings.watching``. Changes take effect."""
 
-    server_timeout: float | None  # after how long the server should end each stream
-    client_timeout: float | None  # after how long the client ends each stream itself
-    connect_timeout: float | None  # for the TCP handshake; by default, as for other requests
-    reconnect_backoff: float  # the pause between two streams without a failure
-    inactivity_timeout: float | None  # after how long without data the connection counts as dead
-    streaming_list: bool  # whether to list objects by streaming lists, if possible
-    managed_fields: bool  # whether ``metadata.managedFields`` are kept in the objects
+    server_timeout: float | None = None  # after how long the server should end each stream
+    client_timeout: float | None = None  # after how long the client ends each stream itself
+    connect_timeout: float | None = None  # for the TCP handshake; by default, as for other requests
+    reconnect_backoff: float = 0.1  # the pause between two streams without a failure
+    inactivity_timeout: float | None = 70.0  # without data for so long, the connection is dead
+    streaming_list: bool = True  # whether to list objects by streaming lists, if possible
+    managed_fields: bool = False  # whether ``metadata.managedFields`` are kept in the objects
+
+
+class UsualOptions(WatchOptions):
+    """The defaults, for clients without settings."""
 
 
 class State(enum.Enum):
@@ -77,6 +92,7 @@ class WatchStatus:
     failures: int = 0  # in a row, since the last event or bookmark (one each minute)
     error: str = ""  # the message of the last failure
     version: str = ""  # the resource version reached; empty until the first listing ends
+    gives_up: bool = False  # whether errors that waiting cannot mend end the watch
 
     @property
     def is_connected(self) -> bool:
@@ -99,7 +115,17 @@ class Recovery:
         self._doubts = 0
         self._is_gone = False
         self._backoff = Backoff(_BACKOFFS, jitter=_JITTER)
+        self.has_watched = False  # whether the server has accepted a stream after a list
         self.pause = 0.0  # how long to wait now, in seconds
+
+    def is_final(self, exc: Exception) -> bool:
+        """Return whether an error ends the watch.
+
+        A permission or a kind that is missing later can come back, as after a restart of the API
+        server; the credentials cannot.
+        """
+        is_mended = self.has_watched or isinstance(exc, _TRANSIENT)
+        return self._status.gives_up and (isinstance(exc, LoginError) or not is_mended)
 
     def heal(self) -> None:
         """Note a success: forget the failures."""

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 import orjson
-import pydantic
 
 from webop.client.current_client import current_client
 from webop.client.http.requests import cut_object, strip_object
@@ -42,8 +41,8 @@ from webop.errors import (
     TemporaryError,
 )
 from webop.handlers.model import ReconcileHandler
+from webop.models.definitions import is_instance, select_kind
 from webop.models.fitting import dump_set
-from webop.models.model import select_kind
 from webop.objects.body import Body, OwnerReference, build_owner_reference
 from webop.objects.fields import Json, clone, convert_to_json, is_mapping, resolve
 from webop.objects.label_selectors import matches_labels, parse_label_selector
@@ -52,11 +51,13 @@ from webop.objects.resources import Resource, Selector
 from webop.objects.status_conditions import meets
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from webop.client.objects import AsyncClient
     from webop.context.operator_context import OperatorContext
     from webop.events.loggers import Logger
 
-M = TypeVar("M", bound=pydantic.BaseModel)
+M = TypeVar("M", bound="BaseModel")
 
 # The fields that only API servers set (Kubernetes API, meta/v1 ObjectMeta).
 _OF_SERVERS: Final = frozenset({
@@ -164,7 +165,7 @@ class Children:
 
     async def apply(
         self,
-        child: Mapping[str, Any] | pydantic.BaseModel,
+        child: Mapping[str, Any] | BaseModel,
         *,
         namespace: str | None = None,
         adopt: bool = False,
@@ -206,7 +207,7 @@ class Children:
 
     async def _apply(
         self,
-        child: Mapping[str, Any] | pydantic.BaseModel,
+        child: Mapping[str, Any] | BaseModel,
         namespace: str | None,
         *,
         adopt: bool,
@@ -507,7 +508,7 @@ class Children:
         return deleted
 
     async def delete(
-        self, kind: str | type[pydantic.BaseModel], name: str, *, namespace: str | None = None
+        self, kind: str | type[BaseModel], name: str, *, namespace: str | None = None
     ) -> bool:
         """Delete a child; return False if there is none, or if it is being deleted.
 
@@ -527,7 +528,7 @@ class Children:
     @overload
     async def get(self, kind: str, name: str, *, namespace: str | None = None) -> Json | None: ...
     async def get(
-        self, kind: str | type[pydantic.BaseModel], name: str, *, namespace: str | None = None
+        self, kind: str | type[BaseModel], name: str, *, namespace: str | None = None
     ) -> Any:
         """Return a child, as a model if the kind is one; None if there is none.
 
@@ -559,7 +560,7 @@ class Children:
     ) -> builtins.list[Json]: ...
     async def list(
         self,
-        kind: str | type[pydantic.BaseModel],
+        kind: str | type[BaseModel],
         *,
         labels: Mapping[str, str] | str | None = None,
     ) -> Any:
@@ -584,7 +585,7 @@ class Children:
             if matches_labels(requirements, one["metadata"].get("labels") or {})
         ]
 
-    async def _list_children(self, kind: str | type[pydantic.BaseModel]) -> AsyncIterator[Json]:
+    async def _list_children(self, kind: str | type[BaseModel]) -> AsyncIterator[Json]:
         resource = self._select(kind)
         for place in sorted(place for place, _ in self._list_known(select_kind(kind))):
             if (found := await self._get(resource, place.name, place.namespace)) is not None:
@@ -592,7 +593,7 @@ class Children:
 
     async def ready(
         self,
-        kind: str | type[pydantic.BaseModel],
+        kind: str | type[BaseModel],
         condition: str = "Available",
         *,
         name: str | None = None,
@@ -674,7 +675,7 @@ class Children:
         text = f"The cluster does not have the kind {kind} of {api_version} yet."
         raise TemporaryError(text, delay=_ABSENCE_DELAY)
 
-    def _select(self, kind: str | type[pydantic.BaseModel]) -> Resource:
+    def _select(self, kind: str | type[BaseModel]) -> Resource:
         """Return an owned kind.
 
         Raises:
@@ -732,13 +733,13 @@ class SyncChildren:
     ready = blocking(Children.ready)
 
 
-def _dump(child: Mapping[str, Any] | pydantic.BaseModel) -> Json:
+def _dump(child: Mapping[str, Any] | BaseModel) -> Json:
     """Return what a child says; models in a mapping count, too.
 
     Raises:
         ValueError: JSON cannot represent it.
     """
-    if isinstance(child, pydantic.BaseModel):
+    if is_instance(child):
         return dump_set(child)
     try:
         found: Json = convert_to_json(child)
@@ -748,7 +749,7 @@ def _dump(child: Mapping[str, Any] | pydantic.BaseModel) -> Json:
 
 
 def _unwrap(value: Any) -> Any:
-    if isinstance(value, pydantic.BaseModel):
+    if is_instance(value):
         return {key: part for key, part in dump_set(value).items() if part is not None}
     if is_mapping(value):
         return {key: _unwrap(part) for key, part in value.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from webop.models.model import advise_creation
+from webop.models.definitions import advise_creation
 from webop.objects.resources import Resource, Selector
 
 

@@ -51,6 +51,8 @@ from .state import (
     identify,
     is_abandoned,
     is_running,
+    let_all_go,
+    let_go,
     load_state,
     make_private_folder,
     save_state,
@@ -227,6 +229,8 @@ class LocalCluster:
         except BaseException:
             self.stop()
             raise
+        if detached or owner is not None:
+            self._let_go()
         return self
 
     def stop(self) -> None:
@@ -414,6 +418,13 @@ class LocalCluster:
         save_state(state)
         if owner is not None:
             self._guard = start_guard(folder, owner)
+
+    def _let_go(self) -> None:
+        """Let the processes outlive this one; the guard ends when the cluster is gone."""
+        let_all_go(self._get_state())
+        guard, self._guard = self._guard, None
+        if guard is not None:
+            let_go(guard)
 
     def _start_apiserver(self, executable: Path) -> None:
         flags = self._apiserver_flags

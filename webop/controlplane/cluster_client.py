@@ -29,8 +29,8 @@ from webop.client.standalone import connect_command
 from webop.client.waiting import wait_served
 from webop.errors import APIError, APINotFoundError, ClusterError, ConfigurationError
 from webop.models.crds import build_crds
+from webop.models.definitions import list_versions
 from webop.models.fitting import dump
-from webop.models.model import list_versions
 from webop.objects.resources import Resource, select_objects
 
 T = TypeVar("T")

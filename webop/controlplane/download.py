@@ -11,13 +11,16 @@ these. Other files are verified with the sums that are published beside them; a 
 from __future__ import annotations
 
 import hashlib
+import http.client
 import os
 import shutil
 import tarfile
+import urllib.error
+import urllib.request
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from webop.aio.dedicated_threads import DedicatedThreads
 from webop.errors import ClusterError, SourceError
@@ -25,9 +28,13 @@ from webop.errors import ClusterError, SourceError
 from .versions import choose_newest, detect_platform
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from http.client import HTTPResponse
     from pathlib import Path
 
     from .progress_bar import Progress
+
+T = TypeVar("T")
 
 INDEX_VARIABLE = "WEBOP_ENVTEST_INDEX"
 RELEASES_VARIABLE = "WEBOP_KUBERNETES_RELEASES"
@@ -40,6 +47,8 @@ _OFF = {"off", "none", "false", "0"}
 # Behind a firewall, servers and name servers often do not respond at all: do not wait long.
 _FIRST_RESPONSE_TIMEOUT = 5.0
 _READ_TIMEOUT = 30.0
+
+_FAILURES = (OSError, http.client.HTTPException, ValueError)  # the last one for impossible URLs
 
 _ARCHIVED = frozenset({"etcd", "kube-apiserver", "kubectl"})
 
@@ -108,7 +117,7 @@ def download_archive(archive: Archive, target: Path, progress: Progress) -> None
     if not archive.is_pinned:
         _note_beside(archive.url, progress)
     packed = target / "envtest.tar.gz"
-    _download(archive.url, packed, hashlib.sha512(), archive.sha512, progress)
+    _download(archive.url, packed, "sha512", archive.sha512, progress)
     with tarfile.open(packed) as files:
         for member in files:
             name = PurePosixPath(member.name).name
@@ -136,7 +145,7 @@ def download_release(name: str, version: str, target: Path, progress: Progress) 
     if not expected:
         raise SourceError(f"{url}.sha256 is empty")
     _note_beside(url, progress)
-    _download(url, target / name, hashlib.sha256(), expected[0], progress)
+    _download(url, target / name, "sha256", expected[0], progress)
     (target / name).chmod(0o755)
 
 
@@ -152,52 +161,62 @@ def _note_beside(url: str, progress: Progress) -> None:
 
 
 def _fetch_text(url: str) -> str:
-    """Fetch a small text within some seconds, in a thread: httpx does not limit name resolution."""
-    import httpx  # noqa: PLC0415 - not needed if the binaries are in the cache
+    """Fetch a small text within some seconds."""
 
     def fetch() -> str:
-        response = httpx.get(url, timeout=_FIRST_RESPONSE_TIMEOUT, follow_redirects=True)
-        return response.raise_for_status().text
+        with _open(url) as response:
+            return response.read().decode()
 
+    return _limit(fetch, url)
+
+
+def _limit(fetch: Callable[[], T], url: str) -> T:
+    """Call in a thread, since nothing else limits how long the resolution of a name takes."""
     try:
         return DedicatedThreads("webop-download").submit(fetch).result(_FIRST_RESPONSE_TIMEOUT)
-    except httpx.HTTPStatusError as error:
-        raise SourceError(f"{url} responds with {error.response.status_code}") from None
+    except urllib.error.HTTPError as error:
+        with error:
+            raise SourceError(f"{url} responds with {error.code}") from None
     except TimeoutError:
         why = f"no response within {_FIRST_RESPONSE_TIMEOUT:.0f} seconds"
         raise SourceError(f"cannot reach {url}: {why}") from None
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+    except _FAILURES as error:
         raise SourceError(f"cannot reach {url}: {_explain(error)}") from None
 
 
+def _open(url: str) -> HTTPResponse:
+    """Request a URL; follow redirects, and use the proxies of the environment."""
+    if not url.startswith(("http://", "https://")):
+        raise ValueError(f"{url!r} is not an http or https URL")
+    response: HTTPResponse = urllib.request.urlopen(url, timeout=_READ_TIMEOUT)  # noqa: S310
+    return response
+
+
 def _explain(error: Exception) -> str:
-    return str(error) or type(error).__name__
+    reason = error.reason if isinstance(error, urllib.error.URLError) else error
+    return str(reason) or type(reason).__name__
 
 
-def _download(
-    url: str, path: Path, digest: hashlib._Hash, expected: str, progress: Progress
-) -> None:
+def _download(url: str, path: Path, algorithm: str, expected: str, progress: Progress) -> None:
     """Download a URL to a file.
 
     Raises:
         SourceError: the download failed.
         ClusterError: the checksum is wrong.
     """
-    import httpx  # noqa: PLC0415 - not needed if the binaries are in the cache
-
-    timeout = httpx.Timeout(_READ_TIMEOUT, connect=_FIRST_RESPONSE_TIMEOUT)
     what = f"Downloading {url.rsplit('/', 1)[-1]}"
     try:
-        with httpx.stream("GET", url, timeout=timeout, follow_redirects=True) as response:
-            response.raise_for_status()
+        with _limit(lambda: _open(url), url) as response, path.open("wb") as output:
+            digest = hashlib.new(algorithm)
             total, done = int(response.headers.get("Content-Length", 0)), 0
-            with path.open("wb") as output:
-                for chunk in response.iter_bytes(1 << 20):
-                    output.write(chunk)
-                    digest.update(chunk)
-                    done += len(chunk)
-                    progress.step(what, done, total, "bytes")
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+            while chunk := response.read(1 << 20):
+                output.write(chunk)
+                digest.update(chunk)
+                done += len(chunk)
+                progress.step(what, done, total, "bytes")
+            if done < total:
+                raise http.client.IncompleteRead(b"", total - done)
+    except _FAILURES as error:
         raise SourceError(f"cannot download {url}: {_explain(error)}") from None
     finally:
         progress.finish()

@@ -89,6 +89,19 @@ def end_process(process: Process) -> None:
         child.wait()
 
 
+def let_go(child: subprocess.Popen[bytes]) -> None:
+    """Let a process outlive this one, which would warn of it at its end."""
+    _children.pop(child.pid, None)
+    child.returncode = 0
+
+
+def let_all_go(state: ClusterState) -> None:
+    """Let all processes of a cluster outlive this one."""
+    for process in state.processes:
+        if process.pid in _children:
+            let_go(_children[process.pid])
+
+
 def start_guard(folder: Path, owner: Process) -> subprocess.Popen[bytes]:
     """Start the process that ends the cluster in this folder if its owner dies."""
     argv = [sys.executable, "-I", "-S", reaper.__file__, str(folder)]

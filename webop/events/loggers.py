@@ -35,8 +35,8 @@ from webop.logs.sanitizing import escape
 from webop.objects.body import ObjectReference, build_object_reference
 from webop.objects.fields import is_mapping
 from webop.objects.resources import Resource
-from webop.settings.base import check_delays
 from webop.settings.groups import OperatorSettings, PostingSettings
+from webop.settings.values import check_delays
 
 if TYPE_CHECKING:
     from webop.client.api import Client, ObjectOptions

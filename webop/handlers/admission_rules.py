@@ -24,8 +24,9 @@ from webop.handlers.options import (
     spell_out,
 )
 from webop.handlers.registry import get_default_registry
-from webop.models.cel_rules import EMBEDDED, PRESERVE
-from webop.models.model import RESERVED, find_definition
+from webop.models.definitions import find_definition
+from webop.models.keywords import EMBEDDED, PRESERVE
+from webop.models.model import RESERVED
 from webop.objects.names import join_names
 
 _ABSENT = {"oldObject": ("CREATE", "object"), "object": ("DELETE", "oldObject")}
@@ -73,7 +74,7 @@ def rule(*resource: ResourcePart, **options: Unpack[RuleOptions]) -> Rule:
         TypeError: an option is unknown, missing, of a wrong type, or conflicts with another one.
         ValueError: an option has an invalid value; or the expression cannot work with the
             operations, reads a field that the class does not have, or is one for the rules of
-            schemas (:class:`webop.CEL`).
+            schemas (:class:`webop.models.CEL`).
 
     See "Validating Admission Policy" and "Mutating Admission Policy" in the documentation of
     Kubernetes, and docs/howto/rules.md.
@@ -143,7 +144,8 @@ def _check_names(options: dict[str, Any], texts: list[str]) -> None:
         good = {"self": "object", "oldSelf": "oldObject"}
         hints = " and ".join(f"{good[name]} in place of {name}" for name in sorted(wrong))
         raise ValueError(
-            f"Rule {options['id']!r}: write {hints}. self is for rules in schemas (webop.CEL)."
+            f"Rule {options['id']!r}: write {hints}. self is for rules in schemas "
+            "(webop.models.CEL)."
         )
     if found := next(filter(None, map(_find_escape, texts)), None):
         raise ValueError(
@@ -225,6 +227,6 @@ def find_unruled_scales(rules: list[Rule]) -> Iterator[str]:
         if any(path == written[: len(path)] for path in paths) and "UPDATE" in rule.operations:
             yield (
                 f"{rule} reads {definition.scale.replicas}, which 'kubectl scale' and autoscalers "
-                "change without a check by this rule. Use webop.CEL, which always holds, or add a "
-                "rule with subresource='scale', whose object has spec.replicas."
+                "change without a check by this rule. Use webop.models.CEL, which always holds, or "
+                "add a rule with subresource='scale', whose object has spec.replicas."
             )

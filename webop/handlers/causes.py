@@ -7,20 +7,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from webop.errors import AdmissionError, MisfitError
 from webop.handlers.model import Activity, Reason
 from webop.handlers.stopping import DaemonStopped
-from webop.models.arguments import Argument, convert_arguments
-from webop.models.kept_content import find_records, name_removal
 from webop.objects import fields
 from webop.objects.body import Body, RawEvent, RawEventType
 from webop.objects.diffs import Diff, diff
 from webop.objects.fields import FieldPath
+from webop.objects.kept_annotations import find_records, name_removal
 from webop.objects.names import join_names
 from webop.objects.patch import Patch
 from webop.objects.resources import Resource
+
+if TYPE_CHECKING:
+    from webop.models.arguments import Argument
+
+
+def _convert(
+    wanted: Sequence[Argument],
+    arguments: dict[str, Any],
+    known: dict[Argument, Any],
+    *,
+    is_lenient: bool,
+) -> None:
+    from webop.models.arguments import convert_arguments  # noqa: PLC0415 - it imports pydantic
+
+    convert_arguments(wanted, arguments, known, is_lenient=is_lenient)
 
 
 @dataclass(kw_only=True)
@@ -49,7 +63,7 @@ class Cause:
         Raises:
             MisfitError: the object does not fit its model.
         """
-        convert_arguments(wanted, arguments, {}, is_lenient=self.is_deleted)
+        _convert(wanted, arguments, {}, is_lenient=self.is_deleted)
 
     @property
     def kwargs(self) -> dict[str, Any]:
@@ -111,7 +125,7 @@ class ResourceCause(Cause):
         """Return the identity of the object for traces, without any of its contents."""
         get = self.body.meta.raw.get
         return {
-            "webop.resource": self.resource.plural_name,
+            "webop.models.resource": self.resource.plural_name,
             "k8s.namespace.name": get("namespace"),
             "webop.object.name": get("name"),
             "webop.object.uid": get("uid"),
@@ -225,7 +239,7 @@ class ChangeCause(DiffCause):
 
     def fit(self, wanted: Sequence[Argument], arguments: dict[str, Any]) -> None:
         """Replace arguments by their models, which all handlers share."""
-        convert_arguments(wanted, arguments, self._fitted, is_lenient=self.is_deleted)
+        _convert(wanted, arguments, self._fitted, is_lenient=self.is_deleted)
 
     def _build_kwargs(self) -> dict[str, Any]:
         kwargs = super()._build_kwargs()
@@ -244,7 +258,7 @@ class ReconcileCause(ResourceCause):
 
 
 REVIEW_ARGUMENTS = (
-    *("operation", "subresource", "dryrun", "dry_run", "userinfo", "warnings", "audit_annotations"),
+    *("operation", "subresource", "dryrun", "userinfo", "warnings", "audit_annotations"),
     *("headers", "sslpeer"),
 )
 
@@ -267,11 +281,6 @@ class WebhookCause(DiffCause):
     name: str | None = None
     namespace: str | None = None
     audit_annotations: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def dry_run(self) -> bool:
-        """The same as ``dryrun``, by the name that Kubernetes has for it."""
-        return self.dryrun
 
     @property
     def is_deleted(self) -> bool:

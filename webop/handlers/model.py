@@ -12,15 +12,17 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import FunctionType, MethodType
-from typing import Any, ClassVar, NamedTuple
-
-import pydantic
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from webop.errors import ConfigurationError
 from webop.handlers.retries import Backoff, Pauses
-from webop.models.arguments import Argument
 from webop.objects.fields import FieldPath
 from webop.objects.resources import Selector
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from webop.models.arguments import Argument
 
 
 class MetaFilterToken(enum.Enum):
@@ -163,7 +165,7 @@ class ResourceHandler(Handler):
     """A handler of objects: of which kind, with which filters (chapter "Filtering")."""
 
     selector: Selector | None
-    model: type[pydantic.BaseModel] | None = None
+    model: type[BaseModel] | None = None
     labels: Mapping[str, MetaCriterion] | None = None
     annotations: Mapping[str, MetaCriterion] | None = None
     when: Callable[..., bool] | None = None
@@ -361,7 +363,7 @@ class Rule:
 
     id: str
     selector: Selector
-    model: type[pydantic.BaseModel] | None = None
+    model: type[BaseModel] | None = None
     cel: str = ""
     apply: str = ""
     json_patch: str = ""
@@ -388,8 +390,8 @@ class ConversionHandler(Handler):
 
     title = "Converter"
 
-    source: type[pydantic.BaseModel]
-    target: type[pydantic.BaseModel]
+    source: type[BaseModel]
+    target: type[BaseModel]
 
     def __str__(self) -> str:
         return f"{self.title} {detect_name(self.fn)}()"

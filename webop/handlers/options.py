@@ -1,9 +1,9 @@
 """The options of decorators: types, checks and meanings, in one place.
 
-Type checkers and editors read the TypedDicts, pydantic checks the values at import, and
-``docs/reference/api/handlers.md`` is generated from the texts. Mistakes raise ``TypeError`` and
-``ValueError``, as in any wrong call; the messages name the option and the remedy. The defaults are
-in :mod:`webop.handlers.model`. Used by :mod:`webop.on`.
+Type checkers and editors read the TypedDicts, :mod:`webop.handlers.option_values` checks the values
+at import, and ``docs/reference/api/handlers.md`` is generated from the texts. Mistakes raise
+``TypeError`` and ``ValueError``, as in any wrong call; the messages name the option and the remedy.
+The defaults are in :mod:`webop.handlers.model`. Used by :mod:`webop.on`.
 """
 
 from __future__ import annotations
@@ -13,78 +13,118 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Annotated, Any, Literal, TypedDict, TypeVar, get_type_hints
-
-from pydantic import AfterValidator, BaseModel, Field, PlainValidator, ValidationError, create_model
-from pydantic_core import ErrorDetails
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    TypeAlias,
+    TypedDict,
+    TypeVar,
+    get_type_hints,
+)
 
 from webop.handlers.model import ErrorsMode, MetaFilterToken
+from webop.handlers.option_values import convert, is_number, must_be, number
 from webop.handlers.registry import OperatorRegistry
 from webop.handlers.retries import Backoff
 from webop.handlers.webhook_options import (
-    STRICT,
     MatchConditions,
     Name,
     NamespaceSelector,
     check_label,
-    checked_as,
-    must_be,
 )
-from webop.models.model import build_selector, find_class
+from webop.models.definitions import build_selector, find_class
 from webop.objects.fields import FieldSpec, parse_field
 from webop.objects.names import SUBDOMAIN
 from webop.objects.resources import Marker, Selector, SelectorNames, parse_selector
-from webop.settings.base import LONGEST, describe_mismatch
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 SELECTOR_KEYS = tuple(SelectorNames.__annotations__)
-ResourcePart = str | Marker | type[BaseModel] | Callable[..., bool] | None
+ResourcePart: TypeAlias = "str | Marker | type[BaseModel] | Callable[..., bool] | None"
 
 _EXCLUSIVE = (("value", "old"), ("value", "new"), ("operation", "operations"))
 
 
-def _check_sync(value: Callable[..., bool]) -> Callable[..., bool]:
-    """Refuse async functions: webop does not await filters, and a coroutine is always true."""
-    if inspect.iscoroutinefunction(value):
-        raise ValueError("async")
-    return value
+def _is_sync(value: object) -> bool:
+    """Return whether a value is a sync function: webop does not await filters."""
+    return callable(value) and not inspect.iscoroutinefunction(value)
 
 
-Id = Annotated[str, Field(min_length=1), must_be("a string that is not empty")]
-Flag = Annotated[bool, must_be("True or False")]
-Number = Annotated[int | float, must_be("a number"), Field(ge=0)]
+def _is_pause(value: object) -> bool:
+    if isinstance(value, list | tuple):
+        return bool(value) and all(is_number(item) and item >= 0 for item in value)
+    return isinstance(value, Backoff) or _is_positive(value)
+
+
+def _is_positive(value: Any) -> bool:
+    return is_number(value) and value >= 0
+
+
+def _is_delay(value: object) -> bool:
+    return callable(value) or _is_positive(value)
+
+
+def _check_field(value: Any, _: str) -> Any:
+    return parse_field(value)
+
+
+def _check_fields(value: Any, place: str) -> tuple[Any, ...]:
+    return tuple(map(parse_field, convert(Collection[Any], value, place)))
+
+
+def _check_operations(value: Any, place: str) -> frozenset[str]:
+    return frozenset(convert(Collection[Operation], value, place))
+
+
+Id = Annotated[str, must_be("a string that is not empty", str, bool)]
+Flag = Annotated[bool, must_be("True or False", bool)]
+Number = Annotated[int | float, number()]
 Pause = Annotated[
-    Number | Annotated[Sequence[Annotated[float, Field(ge=0)]], Field(min_length=1)] | Backoff,
-    must_be("a number from 0 on, a list of them, or a webop.Backoff"),
+    int | float | Sequence[float] | Backoff,
+    must_be("a number from 0 on, a list of them, or a webop.Backoff", where=_is_pause),
 ]
-Count = Annotated[int, must_be("a whole number"), Field(ge=0)]
-Delay = Annotated[Number | Callable[..., float], must_be("a number from 0 on, or a function")]
+Count = Annotated[int, number(is_whole=True)]
+Delay = Annotated[
+    int | float | Callable[..., float],
+    must_be("a number from 0 on, or a function", where=_is_delay),
+]
 Subresource = Annotated[
-    str, Field(pattern=r"^([-a-z0-9]+|\*)$"), must_be("a name such as 'status', or '*'")
+    str, must_be("a name such as 'status', or '*'", str, re.compile(r"[-a-z0-9]+|\*").fullmatch)
 ]
-Function = Annotated[Callable[..., bool], AfterValidator(_check_sync), must_be("a sync function")]
-Criterion = Annotated[
-    str | MetaFilterToken | Function,
-    must_be("a string, a sync function, webop.PRESENT or webop.ABSENT"),
+Function = Annotated[Callable[..., bool], must_be("a sync function", where=_is_sync)]
+_check_criterion = must_be(
+    "a string, a sync function, webop.PRESENT or webop.ABSENT",
+    where=lambda value: isinstance(value, str | MetaFilterToken) or _is_sync(value),
+)
+Criterion = Annotated[str | MetaFilterToken | Callable[..., bool], _check_criterion]
+Labels = Mapping[
+    Name, Annotated[str | MetaFilterToken | Callable[..., bool], _check_criterion, check_label]
 ]
-Labels = Mapping[Name, Annotated[Criterion, AfterValidator(check_label)]]
-Expression = Annotated[str, Field(pattern=r"\S"), must_be("a CEL expression that is not empty")]
+Expression = Annotated[str, must_be("a CEL expression that is not empty", str, str.strip)]
 RuleId = Annotated[
     str,
-    Field(pattern=rf"^(?:{SUBDOMAIN.pattern})$", max_length=128),
-    must_be("a DNS name such as 'engine-is-fixed', 128 characters at most"),
+    must_be(
+        "a DNS name such as 'engine-is-fixed', 128 characters at most",
+        str,
+        lambda value: len(value) <= 128 and SUBDOMAIN.fullmatch(value),
+    ),
 ]
-FieldPath = Annotated[FieldSpec, PlainValidator(parse_field)]
+FieldPath = Annotated[FieldSpec, _check_field]
 Kinds = Annotated[
-    list[Any] | tuple[Any, ...], must_be("a list of kinds, such as ['deployments.apps']")
+    list[Any] | tuple[Any, ...],
+    must_be("a list of kinds, such as ['deployments.apps']", list | tuple),
 ]
 Operation = Literal["CREATE", "UPDATE", "DELETE", "CONNECT"]
 # Names for the types, since help() shows them.
-Errors = Annotated[ErrorsMode, must_be("one of webop.ErrorsMode")]
-Fields = Annotated[Collection[FieldPath], checked_as(tuple[FieldPath, ...])]
-Operations = Annotated[Collection[Operation], checked_as(frozenset[Operation])]
-Timeout = Annotated[Count, Field(ge=1, le=30)]
+Errors = Annotated[ErrorsMode, must_be("one of webop.ErrorsMode", ErrorsMode)]
+Fields = Annotated[Collection[FieldSpec], _check_fields]
+Operations = Annotated[Collection[Operation], _check_operations]
+Timeout = Annotated[int, number(1, 30, is_whole=True)]
 
 
 class CommonOptions(TypedDict, total=False):
@@ -304,7 +344,7 @@ class RuleOptions(SelectorNames, total=False):
     """A DNS name for the name of the policy; required"""
     cel: Expression | None
     """A CEL expression that must be true"""
-    message: Annotated[str, Field(min_length=1), must_be("a text")] | None
+    message: Annotated[str, must_be("a text", str, bool)] | None
     """What users see if it is false; required with ``cel``"""
     apply: Expression | None
     """In place of ``cel``: an expression of the fields to set, such as
@@ -396,51 +436,20 @@ def parse_options(owner: str, options: Mapping[str, Any], known: Any) -> dict[st
     """
     check_names(owner, options, known)
     given = {k: v for k, v in options.items() if k not in SELECTOR_KEYS and v is not None}
-    try:
-        model = _build_model(known)(**given)
-    except ValidationError as exc:
-        details = exc.errors(include_url=False)
-        kind = TypeError if any(map(_is_of_wrong_type, details)) else ValueError
-        raise kind(" ".join(dict.fromkeys(map(_describe, details)))) from None
+    hints = _find_hints(known)
+    parsed = {name: convert(hints[name], value, name) for name, value in given.items()}
     for one, other in _EXCLUSIVE:
         if one in given and other in given:
             raise TypeError(f"{one}= and {other}= exclude each other.")
     for name in ("old", "new", "value"):
         if name in given and "field" not in given:
             raise TypeError(f"{name}= requires field=, such as field='spec.size'.")
-    return {name: getattr(model, name) for name in given}
+    return parsed
 
 
 @functools.cache
-def _build_model(known: Any) -> type[BaseModel]:
-    hints = get_type_hints(known, include_extras=True)
-    fields: dict[str, Any] = {name: (hint, None) for name, hint in hints.items()}
-    model: type[BaseModel] = create_model(known.__name__, __config__=STRICT, **fields)
-    return model
-
-
-def _is_of_wrong_type(error: ErrorDetails) -> bool:
-    """Return whether the type is wrong, not the value; None counts as a wrong value."""
-    kind, value = error["type"], error["input"]
-    if kind == "literal_error":
-        return not isinstance(value, str)
-    others = ("missing", "extra_forbidden", "is_instance_of")
-    return value is not None and (kind.endswith("_type") or kind in others)
-
-
-def _describe(error: ErrorDetails) -> str:
-    """Return the message of a pydantic error, such as "labels['a'] must be a string, got 5."."""
-    name, *path = (part for part in error["loc"] if part != "[key]")
-    place = str(name) + ("".join(f"[{part!r}]" for part in path) or "=")
-    if error["type"] == "value_error":
-        return str(error["ctx"]["error"])
-    if error["type"] == "missing":
-        return f"{place} is missing."
-    if error["type"] == "extra_forbidden":
-        return f"{place} is unknown: remove it."
-    words = describe_mismatch(error, place).rstrip(".")
-    words = words if words.startswith(place) else f"{place} {words}"
-    return f"{words}, got {repr(error['input'])[:LONGEST]}."
+def _find_hints(known: Any) -> dict[str, Any]:
+    return get_type_hints(known, include_extras=True)
 
 
 def check_names(owner: str, options: Iterable[str], known: Any) -> None:

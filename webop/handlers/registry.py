@@ -26,7 +26,6 @@ from webop.handlers.model import (
     WebhookHandler,
     WebhookType,
 )
-from webop.models.validity_condition import has_conditions
 from webop.objects.fields import FieldPath
 from webop.objects.resources import Selector
 
@@ -90,7 +89,11 @@ class ResourceHandlers:
         self.looks_at_anything = any(each.when or each.annotations for each in observing)
         self.has_models = any(each.arguments for each in observing)
         models = {handler.model for handler in everything if handler.model is not None}
-        self.reports_misfits = any(map(has_conditions, models))
+        self.reports_misfits = False
+        if models:
+            from webop.models.annotations import has_conditions  # noqa: PLC0415 - pydantic
+
+            self.reports_misfits = any(map(has_conditions, models))
 
     def select_changes(self, cause: ChangeCause) -> list[ChangeHandler]:
         """Return the handlers to call for a change, in order of declaration.

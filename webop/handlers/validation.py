@@ -8,10 +8,9 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator
 from itertools import combinations
 from types import FunctionType
-from typing import Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from webop.errors import ConfigurationError
-from webop.handlers.admission_rules import find_unruled_scales
 from webop.handlers.causes import REVIEW_ARGUMENTS
 from webop.handlers.model import (
     Activity,
@@ -19,6 +18,7 @@ from webop.handlers.model import (
     BackgroundHandler,
     ChangeHandler,
     ChildHandler,
+    ConversionHandler,
     EventHandler,
     Handler,
     IndexHandler,
@@ -30,8 +30,10 @@ from webop.handlers.model import (
 )
 from webop.handlers.registry import OperatorRegistry
 from webop.logs.sanitizing import describe_line
-from webop.models.model import find_definition
-from webop.models.versions import collect_versions
+from webop.models.definitions import find_definition
+
+if TYPE_CHECKING:
+    from webop.models.versions import Versions
 
 _ALL = frozenset({"logger", "memo", "client", "param", "retry", "started", "runtime"})
 _OBJECT = _ALL | {
@@ -172,7 +174,7 @@ def check_registry(registry: OperatorRegistry) -> list[str]:
         has_children = isinstance(handler, ChangeHandler) and handler.selector in reconciled
         more = indexes | {"children"} if has_children else indexes
         problems |= dict.fromkeys(_find_problems(handler, more))
-    for versions in collect_versions(registry.select_converters()).values():
+    for versions in _collect_versions(registry).values():
         problems |= dict.fromkeys(versions.find_gaps())
     if problems:
         raise ConfigurationError("\n".join(problems))
@@ -180,7 +182,7 @@ def check_registry(registry: OperatorRegistry) -> list[str]:
         *_find_clashes(objects),
         *_find_unpaced_timers(objects),
         *_find_converted_indexes(registry),
-        *find_unruled_scales(registry.rules),
+        *_find_unruled_scales(registry),
     ]
 
 
@@ -244,9 +246,25 @@ def _find_unpaced_timers(handlers: Iterable[ResourceHandler]) -> Iterator[str]:
             yield f"{handler} is called {how}. Set interval= or idle= in seconds{place}."
 
 
+def _collect_versions(registry: OperatorRegistry) -> dict[str, Versions[ConversionHandler]]:
+    if not (converters := registry.select_converters()):
+        return {}
+    from webop.models.versions import collect_versions  # noqa: PLC0415 - it imports pydantic
+
+    return collect_versions(converters)
+
+
+def _find_unruled_scales(registry: OperatorRegistry) -> Iterable[str]:
+    if not registry.rules:
+        return ()
+    from webop.handlers.admission_rules import find_unruled_scales  # noqa: PLC0415 - pydantic
+
+    return find_unruled_scales(registry.rules)
+
+
 def _find_converted_indexes(registry: OperatorRegistry) -> Iterator[str]:
     """Find indexes whose objects this operator must convert before it is ready to convert any."""
-    kinds = collect_versions(registry.select_converters())
+    kinds = _collect_versions(registry)
     for handler in registry.select_indexers():
         definition = None if handler.model is None else find_definition(handler.model)
         if definition and definition.name in kinds and not definition.stored:

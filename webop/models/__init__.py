@@ -1,15 +1,77 @@
 """Models: kinds of objects as pydantic classes, and what follows from them.
 
-- :mod:`webop.models.model`: the base classes, and :func:`resource`, which says of which kind a
-  class is.
+The names in :data:`__all__` are public; they are imported at first use, and with them pydantic,
+which most time of a start goes to. Import them from here: ``from webop.models import Model``.
+
+- :mod:`webop.models.definitions`: of which kinds classes are; :mod:`webop.models.model`: the base
+  classes.
 - :mod:`webop.models.cel_rules`: CEL rules, and markers for lists and maps.
 - :mod:`webop.models.condition_fields`: conditions as the type of a field;
   :mod:`webop.models.validity_condition`: the one that says whether an object fits.
-- :mod:`webop.models.schema`: the structural schema of a class; :mod:`webop.models.cel_costs`: rules
-  that cost the API server too much.
+- :mod:`webop.models.schema`: the structural schema of a class.
 - :mod:`webop.models.crds`: CustomResourceDefinitions of models.
 - :mod:`webop.models.crd_comparison`: what a new CustomResourceDefinition breaks.
 - :mod:`webop.models.fitting`: objects to models and back, with errors that name the field.
 - :mod:`webop.models.versions`: the versions of a kind, and the ways between them.
 - :mod:`webop.models.arguments`: arguments of handlers as their annotations say.
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from webop.models.cel_rules import (
+        CEL,
+        Atomic,
+        Embedded,
+        Int32,
+        Int64,
+        ListKeys,
+        Nullable,
+        Quantity,
+        Schemaless,
+        Unique,
+    )
+    from webop.models.condition_fields import Condition, Conditions
+    from webop.models.definitions import Column, Scale
+    from webop.models.model import Metadata, Model, OneOf, Struct, resource
+
+__all__ = [
+    "CEL",
+    "Atomic",
+    "Column",
+    "Condition",
+    "Conditions",
+    "Embedded",
+    "Int32",
+    "Int64",
+    "ListKeys",
+    "Metadata",
+    "Model",
+    "Nullable",
+    "OneOf",
+    "Quantity",
+    "Scale",
+    "Schemaless",
+    "Struct",
+    "Unique",
+    "resource",
+]
+
+_MODULES = {
+    "webop.models.condition_fields": ("Condition", "Conditions"),
+    "webop.models.definitions": ("Column", "Scale"),
+    "webop.models.model": ("Metadata", "Model", "OneOf", "Struct", "resource"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name at first use (PEP 562)."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = (module for module, names in _MODULES.items() if name in names)
+    value = getattr(importlib.import_module(next(found, "webop.models.cel_rules")), name)
+    globals()[name] = value
+    return value

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any, cast, get_args
 
 import pydantic
@@ -119,3 +120,13 @@ def check_fields(model: Model) -> None:
                 f"{place} is read as {read!r}, but written as {written!r}: objects would lose it. "
                 "Use alias= for both."
             )
+
+
+@cache
+def has_conditions(model: Model) -> bool:
+    """Return whether the status of a model has conditions."""
+    info = model.model_fields.get("status")
+    statuses = [] if info is None else iterate_classes(info.annotation)
+    fields = [each.model_fields.get("conditions") for each in statuses]
+    kinds = (each for field in fields if field for each in iterate_classes(field.annotation))
+    return any(getattr(each, "has_conditions", False) for each in kinds)

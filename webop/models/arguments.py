@@ -17,8 +17,8 @@ import pydantic
 
 from webop.errors import ConfigurationError, MisfitError
 from webop.models.annotations import build, is_alias, iterate_classes
+from webop.models.definitions import find_definition, is_model, split_optional
 from webop.models.fitting import build_adapter, fit
-from webop.models.model import find_definition, is_model, split_optional
 
 SOURCES: Final = ("body", "spec", "status", "meta", "old", "new")
 
@@ -124,7 +124,7 @@ def _check_part(
     is_whole = is_model(kind) and (kind is model or find_definition(kind) is not None)
     if not is_whole or name not in ("spec", "status", "meta"):
         return
-    right = "webop.Metadata" if name == "meta" else ""
+    right = "webop.models.Metadata" if name == "meta" else ""
     for part, source in _list_parts(kind).items():
         if source == name:
             right = getattr(part, "__name__", "")

@@ -2,11 +2,11 @@
 
 ::
 
-    class Range(webop.Struct):
+    class Range(webop.models.Struct):
         low: int
-        high: Annotated[int, webop.CEL("self >= oldSelf", message="must not decrease")]
+        high: Annotated[int, webop.models.CEL("self >= oldSelf", message="must not decrease")]
 
-    Range = webop.CEL("self.low <= self.high")(Range)  # or as a decorator of the class
+    Range = webop.models.CEL("self.low <= self.high")(Range)  # or as a decorator of the class
 
 The API server checks the rules; pydantic does not.
 """
@@ -27,8 +27,9 @@ from pydantic_core import core_schema as core
 from pydantic_core import to_json, to_jsonable_python
 
 from webop.errors import ConfigurationError
+from webop.models.definitions import split_optional
 from webop.models.fitting import NAMED_LIMIT
-from webop.models.model import split_optional
+from webop.models.keywords import EMBEDDED, LIST_KEYS, LIST_TYPE, MAP_TYPE, PRESERVE, RULES
 from webop.objects.fields import find_attribute
 
 if TYPE_CHECKING:
@@ -37,13 +38,6 @@ if TYPE_CHECKING:
     from pydantic_core import CoreSchema
 
 M = TypeVar("M", bound=type[pydantic.BaseModel])
-
-RULES = "x-kubernetes-validations"
-LIST_TYPE, LIST_KEYS = "x-kubernetes-list-type", "x-kubernetes-list-map-keys"
-MAP_TYPE = "x-kubernetes-map-type"
-EMBEDDED = "x-kubernetes-embedded-resource"
-PRESERVE = "x-kubernetes-preserve-unknown-fields"
-INT_OR_STRING = "x-kubernetes-int-or-string"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +88,8 @@ def _extend(model: M, marker: _Marker) -> M:
 class CEL(_Marker):
     """A rule that the API server checks: in an annotation of a field, or as a class decorator.
 
-    Transition rules, with ``oldSelf``, are checked in updates only. A rule over a string, list or
-    map without a maximal length is refused at import if it can exceed the cost budget of the API
-    server; see docs/howto/rules.md#cel-in-the-schema.
+    Transition rules, with ``oldSelf``, are checked in updates only. API servers refuse rules that
+    cost too much: give strings, lists and maps a maximal length; see docs/howto/rules.md#cel-in-the-schema.
 
     Args:
         rule: the expression, in which ``self`` is the field or the object.
@@ -146,7 +139,7 @@ class ListKeys(_CheckingMarker):
 
     Server-side apply merges such lists, and the API server refuses duplicates::
 
-        ports: Annotated[list[Port], webop.ListKeys("name")]
+        ports: Annotated[list[Port], webop.models.ListKeys("name")]
     """
 
     keys: tuple[str, ...]
@@ -180,7 +173,7 @@ def _read(item: Any, key: str) -> Any:
 class Atomic(_Marker):
     """A list, map or object that server-side apply replaces as a whole.
 
-    In an annotation of a field, or as a class decorator: ``@webop.Atomic()``.
+    In an annotation of a field, or as a class decorator: ``@webop.models.Atomic()``.
     """
 
     def __call__(self, model: M) -> M:
@@ -195,7 +188,7 @@ class Atomic(_Marker):
 
 @dataclass(frozen=True, slots=True)
 class Unique(_Marker):
-    """A list in its order, without duplicates: ``Annotated[list[str], webop.Unique()]``.
+    """A list in its order, without duplicates: ``Annotated[list[str], webop.models.Unique()]``.
 
     A ``set`` becomes the same in the schema, but has no order in Python.
     """
@@ -220,7 +213,7 @@ class Unique(_Marker):
 
 @dataclass(frozen=True, slots=True)
 class Nullable(_Marker):
-    """An optional field in which null is stored: ``Annotated[X | None, webop.Nullable()] = None``.
+    """An optional field in which null is stored: ``Annotated[X | None, Nullable()] = None``.
 
     Without it, the API server drops null where None is the default.
     """
@@ -248,14 +241,14 @@ class _Integer(_CheckingMarker):
 
 
 Int32 = Annotated[int, _Integer(32)]
-"""An integer of 32 bits: ``replicas: webop.Int32``."""
+"""An integer of 32 bits: ``replicas: webop.models.Int32``."""
 Int64 = Annotated[int, _Integer(64)]
-"""An integer of 64 bits: ``bytes: webop.Int64``."""
+"""An integer of 64 bits: ``bytes: webop.models.Int64``."""
 
 _SIGN, _NUMBER = r"(\+|-)?", r"(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))"
 _UNIT = rf"(([KMGTPE]i)|[numkMGTPE]|([eE]{_SIGN}{_NUMBER}))?"
 Quantity = int | Annotated[str, Field(pattern=f"^{_SIGN}{_NUMBER}{_UNIT}$")]
-"""An amount as Kubernetes writes it, such as 2, "500m" or "10Gi": ``size: webop.Quantity``."""
+"""An amount as Kubernetes writes it, such as 2, "500m" or "10Gi": ``size: Quantity``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +264,7 @@ class Embedded(_CheckingMarker):
         if value is not None and not (_read(value, "apiVersion") and _read(value, "kind")):
             raise ValueError(
                 "must have apiVersion and kind; parts of objects, such as pod templates, need no "
-                "webop.Embedded()"
+                "webop.models.Embedded()"
             )
         return value
 
@@ -282,7 +275,7 @@ class Embedded(_CheckingMarker):
 
 @dataclass(frozen=True, slots=True)
 class Schemaless:
-    """A part of an object without its schema: ``Annotated[JobTemplateSpec, webop.Schemaless()]``.
+    """A part of an object without its schema: ``Annotated[JobTemplateSpec, Schemaless()]``.
 
     For pod templates and other large classes. The API server stores any mapping there. webop checks
     it against the class, in which it keeps fields that the class does not know, such as those of a
@@ -296,8 +289,8 @@ class Schemaless:
         kind, _ = split_optional(source)
         if not (isinstance(kind, type) and issubclass(kind, pydantic.BaseModel)):
             raise ConfigurationError(
-                f"webop.Schemaless() is for a class of pydantic, got {source!r}. In a list, write "
-                "list[Annotated[Container, webop.Schemaless()]]."
+                f"webop.models.Schemaless() is for a class of pydantic, got {source!r}. In a list, "
+                "write list[Annotated[Container, webop.models.Schemaless()]]."
             )
         return core.no_info_wrap_validator_function(partial(_read_all, kind), handler(source))
 

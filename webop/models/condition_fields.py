@@ -2,8 +2,8 @@
 
 ::
 
-    class DatabaseStatus(webop.Struct):
-        conditions: webop.Conditions = pydantic.Field(default_factory=webop.Conditions)
+    class DatabaseStatus(Struct):
+        conditions: Conditions = pydantic.Field(default_factory=Conditions)
 
     @webop.on.create(Database)
     async def create(status: DatabaseStatus, body: Database, **_) -> DatabaseStatus:
@@ -20,8 +20,10 @@ from typing import ClassVar, Literal
 import pydantic
 from pydantic import ConfigDict, Field
 
-from webop.models.cel_rules import LIST_KEYS, LIST_TYPE, Int64
-from webop.models.model import Column, Struct
+from webop.models.cel_rules import Int64
+from webop.models.definitions import Column
+from webop.models.keywords import LIST_KEYS, LIST_TYPE
+from webop.models.model import Struct
 from webop.objects.status_conditions import build_condition, put_condition
 
 _NAME = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"

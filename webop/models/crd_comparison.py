@@ -6,10 +6,9 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
-from webop.models.cel_costs import find_values
-from webop.models.cel_rules import EMBEDDED, INT_OR_STRING, LIST_KEYS, PRESERVE, RULES
 from webop.models.crds import get_storage_version
-from webop.models.schema import Schema
+from webop.models.keywords import EMBEDDED, INT_OR_STRING, LIST_KEYS, PRESERVE, RULES
+from webop.models.schema import Schema, find_values
 
 # A rule that holds as long as nothing changes.
 _COMPARES: Final = re.compile(r"self((?:\.\w+)*)\s*(?:==|>=|<=)\s*oldSelf\1")

@@ -9,7 +9,7 @@ from typing import Any, Final
 import pydantic
 
 from webop.errors import ConfigurationError
-from webop.models.model import Column, Definition
+from webop.models.definitions import Column, Definition
 from webop.models.schema import Schema, build_schema, find_part, has_part, shorten_descriptions
 from webop.models.versions import find_hub, get_definition
 from webop.objects.resources import is_protected
@@ -25,7 +25,7 @@ def build_crds(
     """Build one CustomResourceDefinition for each kind, with all its versions.
 
     Args:
-        models: classes that were decorated with ``webop.resource``.
+        models: classes that were decorated with ``webop.models.resource``.
         max_description: the maximal length of descriptions in characters; 0 for none, None for all.
 
     Raises:
@@ -71,8 +71,8 @@ def _build_crd(
     if is_protected(first.group) and _APPROVAL not in annotations:
         raise ConfigurationError(
             f"API servers refuse definitions in the group {first.group!r} without the annotation "
-            f"{_APPROVAL}. Choose a domain of yours, or pass annotations= to @webop.resource() of "
-            f"{models[-1].__qualname__}."
+            f"{_APPROVAL}. Choose a domain of yours, or pass annotations= to "
+            f"@webop.models.resource() of {models[-1].__qualname__}."
         )
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
@@ -176,7 +176,7 @@ def _find_type(path: str, schema: Schema) -> str:
 def _check_path(path: str, schema: Schema, model: type[pydantic.BaseModel]) -> str:
     if not has_part(schema, [name for name in path.split(".") if name]):
         raise ConfigurationError(
-            f"{model.__qualname__} has no field {path!r}, which @webop.resource() names. Paths are "
-            "those of JSON, such as '.spec.replicas'."
+            f"{model.__qualname__} has no field {path!r}, which @webop.models.resource() names. "
+            "Paths are those of JSON, such as '.spec.replicas'."
         )
     return path

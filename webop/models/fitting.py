@@ -6,17 +6,19 @@ An object is validated as JSON, strictly: "5" is no integer, as for the API serv
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import orjson
-import pydantic
-from pydantic import TypeAdapter
-from pydantic.fields import FieldInfo
 
 from webop.errors import MisfitError
+from webop.models.definitions import is_instance
 from webop.objects.body import get_raw
-from webop.objects.field_errors import build_causes, summarize
+from webop.objects.field_errors import build_causes, is_validation_error, summarize
 from webop.objects.fields import unwrap_mapping
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel, TypeAdapter
+    from pydantic.fields import FieldInfo
 
 T = TypeVar("T")
 
@@ -29,6 +31,8 @@ NAMED_LIMIT: Final = 1000  # errors; to list many more of a hostile object would
 @cache
 def build_adapter(annotation: Any) -> TypeAdapter[Any]:
     """Return the adapter of a type, built at first use."""
+    from pydantic import TypeAdapter  # noqa: PLC0415 - operators without models need none
+
     return TypeAdapter(annotation)
 
 
@@ -50,32 +54,32 @@ def fit(annotation: type[T] | Any, value: Any, path: str = "") -> T:
     try:
         adapter = build_adapter(annotation)  # type: ignore[arg-type]  # all types have a hash
         found: T = adapter.validate_json(text, strict=True, by_alias=True, by_name=False)
-    except pydantic.ValidationError as exc:
+    except Exception as exc:
+        place = path or "the object"
+        if not is_validation_error(exc):  # of a validator of the user
+            failure = f"{place}: a validator failed: {type(exc).__name__}: {exc}"
+            raise MisfitError(failure) from exc
         if (count := exc.error_count()) > NAMED_LIMIT:
-            place = path or "the object"
             raise MisfitError(f"{place}: {count} values do not fit, too many to name.") from exc
         errors = exc.errors(include_url=False, include_context=False)
         causes = build_causes(errors, path, names_values=True)
         raise MisfitError(summarize(causes, len(errors)), causes) from exc
-    except Exception as exc:  # of a validator of the user
-        place = path or "the object"
-        raise MisfitError(f"{place}: a validator failed: {type(exc).__name__}: {exc}") from exc
     return found
 
 
-def dump(model: pydantic.BaseModel) -> dict[str, Any]:
+def dump(model: BaseModel) -> dict[str, Any]:
     """Return a model as an object for the API server, without fields that are None."""
     found: dict[str, Any] = _refine(model, model.model_dump(**FORM, exclude_none=True))
     return found
 
 
-def dump_whole(model: pydantic.BaseModel) -> dict[str, Any]:
+def dump_whole(model: BaseModel) -> dict[str, Any]:
     """Return a model with all of its fields, also those that are None."""
     found: dict[str, Any] = _refine(model, model.model_dump(**FORM))
     return found
 
 
-def dump_set(model: pydantic.BaseModel) -> dict[str, Any]:
+def dump_set(model: BaseModel) -> dict[str, Any]:
     """Return what a model says, for server-side apply, and its kind.
 
     At every depth, a model says the fields that were set, and those that differ from the default,
@@ -86,7 +90,7 @@ def dump_set(model: pydantic.BaseModel) -> dict[str, Any]:
     return {"apiVersion": whole.get("apiVersion"), "kind": whole.get("kind"), **said}
 
 
-def dump_status(model: pydantic.BaseModel) -> dict[str, Any]:
+def dump_status(model: BaseModel) -> dict[str, Any]:
     """Return the status that a handler has returned: what it says. None removes a field."""
     content: dict[str, Any] = _refine(model, dump_whole(model), only_said=True)
     is_whole = {"metadata", "status"} <= {*type(model).model_fields}
@@ -101,7 +105,7 @@ def _refine(value: Any, dumped: Any, *, only_said: bool = False) -> Any:
         dumped: the same as JSON.
         only_said: whether to leave out the fields that its models do not say.
     """
-    if isinstance(value, pydantic.RootModel):
+    if getattr(value, "__pydantic_root_model__", False):
         return _refine(value.root, dumped, only_said=only_said)
     if isinstance(value, (set, frozenset)):
         return sorted(dumped, key=str)
@@ -112,7 +116,7 @@ def _refine(value: Any, dumped: Any, *, only_said: bool = False) -> Any:
         return dumped
     inner: dict[str, Any] = {}
     silent: set[str] = set()
-    if isinstance(value, pydantic.BaseModel):
+    if is_instance(value):
         if value.model_config.get("extra") != "allow":  # then pydantic does not write them
             dumped = {**(value.model_extra or {}), **dumped}
         for name, info in type(value).model_fields.items():

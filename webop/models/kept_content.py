@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -29,10 +28,10 @@ from webop.models.versions import (
 )
 from webop.objects.fields import ABSENT_FIELD, Json
 from webop.objects.json_text import load
+from webop.objects.kept_annotations import TOO_LARGE, find_records
 from webop.objects.storage.codec import ANNOTATIONS_LIMIT, measure_all
 from webop.objects.storage.keys import KEPT_PREFIX
 
-_TOO_LARGE: Final = "too large: a write in this version loses what it does not show"
 _LEVELS: Final = 10  # of merged changes; each level takes time for all that is below it
 
 
@@ -100,7 +99,7 @@ class VersionChange:
             records = {**records, _name(self.source): text}
         annotations = found["metadata"].get("annotations") or {}
         for name, text in records.items():
-            for each in (text, _TOO_LARGE):
+            for each in (text, TOO_LARGE):
                 if measure_all(more := {**annotations, name: each}) <= ANNOTATIONS_LIMIT:
                     annotations = more
                     break
@@ -129,23 +128,6 @@ def _get_content(body: Json) -> Json:
 
 def _annotate(body: Json, annotations: Json) -> Json:
     return {**body, "metadata": {**body["metadata"], "annotations": annotations}}
-
-
-def find_records(body: Mapping[str, Any]) -> Json:
-    """Return the annotations with what an object was in versions that it was converted from."""
-    annotations = (body.get("metadata") or {}).get("annotations") or {}
-    return {name: annotations[name] for name in annotations if name.startswith(f"{KEPT_PREFIX}/")}
-
-
-def name_removal(kind: str, namespace: str | None, name: str, records: Iterable[str]) -> str:
-    """Return the command that removes what an object keeps."""
-    where = f" --namespace {namespace}" if namespace else ""
-    return f"kubectl annotate {kind} {name}{where} {' '.join(f'{one}-' for one in records)}"
-
-
-def has_lost(body: Mapping[str, Any]) -> bool:
-    """Return whether an object does not show all of its content, nor keeps it."""
-    return _TOO_LARGE in find_records(body).values()
 
 
 def _name(model: Model) -> str:

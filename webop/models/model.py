@@ -1,4 +1,4 @@
-"""Base classes of models, and the kinds that they are for.
+"""Base classes of models, and :func:`resource`, which says of which kind a class is.
 
 Any pydantic class with the fields ``apiVersion`` and ``kind`` can stand for a kind; these base
 classes save its author some lines.
@@ -8,12 +8,8 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-import shlex
-import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from types import NoneType
-from typing import Any, Final, Literal, Self, TypeGuard, TypeVar, get_args
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final, Literal, Self, TypeVar
 
 import pydantic
 from pydantic import ConfigDict, Field
@@ -22,15 +18,9 @@ from pydantic_core import PydanticUndefined
 
 from webop.errors import ConfigurationError
 from webop.models.annotations import build, check_fields
-from webop.objects.fields import find_attribute
+from webop.models.definitions import Column, Definition, Scale, is_class, register
 from webop.objects.names import LABEL
-from webop.objects.resources import (
-    Resource,
-    Selector,
-    guess_plural,
-    parse_selector,
-    select_objects,
-)
+from webop.objects.resources import guess_plural
 
 C = TypeVar("C", bound=pydantic.BaseModel)
 
@@ -52,7 +42,7 @@ class Struct(pydantic.BaseModel):
 
     ::
 
-        class DatabaseSpec(webop.Struct):
+        class DatabaseSpec(webop.models.Struct):
             storage_class: str = "standard"
             '''The class of the volumes; "storageClass" in manifests.'''
     """
@@ -72,7 +62,7 @@ class OneOf(Struct):
 
     ::
 
-        class Source(webop.OneOf):
+        class Source(webop.models.OneOf):
             git: GitSource | None = None
             image: ImageSource | None = None
     """
@@ -93,7 +83,7 @@ class OneOf(Struct):
             if info.is_required() or info.default is not None:
                 raise ConfigurationError(
                     f"{cls.__qualname__}.{name} must be optional, with None as its default: of the "
-                    "fields of a webop.OneOf, exactly one is set."
+                    "fields of a webop.models.OneOf, exactly one is set."
                 )
 
 
@@ -144,8 +134,8 @@ class Model(Struct):
 
     ::
 
-        @webop.resource("example.com", "v1")
-        class Database(webop.Model):
+        @webop.models.resource("example.com", "v1")
+        class Database(webop.models.Model):
             spec: DatabaseSpec
             status: DatabaseStatus | None = None
     """
@@ -157,73 +147,6 @@ class Model(Struct):
 
 for _base in (Struct, OneOf, Model):  # only now: to read the source of a class is slow
     _base.model_config["use_attribute_docstrings"] = True
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column of ``kubectl get``.
-
-    Args:
-        path: a JSON path, such as ".spec.size".
-        type: "string", "integer", "number", "boolean" or "date"; by default, that of the field.
-        priority: above 0, the column is shown by ``-o wide`` only.
-        description: of the column.
-        format: such as "int64"; by default, that of the type.
-    """
-
-    path: str
-    type: Literal["string", "integer", "number", "boolean", "date"] | None = None
-    priority: int = 0
-    description: str | None = None
-    format: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """The fields for ``kubectl scale`` and autoscalers: JSON paths."""
-
-    replicas: str = ".spec.replicas"
-    status: str = ".status.replicas"
-    selector: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Definition:
-    """The kind of a model, and what its CustomResourceDefinition says besides the schema."""
-
-    group: str
-    version: str
-    kind: str
-    plural: str
-    singular: str
-    short_names: tuple[str, ...] = ()
-    categories: tuple[str, ...] = ()
-    scope: Literal["Namespaced", "Cluster"] = "Namespaced"
-    columns: Mapping[str, Column] = field(default_factory=dict)
-    scale: Scale | None = None
-    selectable: tuple[str, ...] = ()
-    stored: bool = True
-    served: bool = True
-    deprecated: str | bool = False
-    status_subresource: bool = True
-    annotations: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def api_version(self) -> str:
-        """The value of ``apiVersion`` of the objects."""
-        return f"{self.group}/{self.version}"
-
-    @property
-    def name(self) -> str:
-        """The name of the CustomResourceDefinition."""
-        return f"{self.plural}.{self.group}"
-
-    def __str__(self) -> str:
-        return f"{self.plural}.{self.version}.{self.group}"
-
-
-_defined: Final[dict[tuple[str, str, str], type[pydantic.BaseModel]]] = {}
-_DEFINITION = "__webop_definition__"
 
 
 def resource(  # noqa: PLR0913 - as many as a definition has
@@ -249,8 +172,8 @@ def resource(  # noqa: PLR0913 - as many as a definition has
 
     ::
 
-        @webop.resource("example.com", "v1", columns={"Size": ".spec.size"})
-        class Database(webop.Model):
+        @webop.models.resource("example.com", "v1", columns={"Size": ".spec.size"})
+        class Database(webop.models.Model):
             spec: DatabaseSpec
 
     See docs/howto/models.md and docs/howto/crds.md.
@@ -307,17 +230,17 @@ def resource(  # noqa: PLR0913 - as many as a definition has
                 info.default = value
         build(model, lambda: model.model_rebuild(force=True))
         check_fields(model)
-        setattr(model, _DEFINITION, definition)
-        _register(definition, model)
+        register(definition, model)
         return model
 
     return decorate
 
 
 def _check(definition: Definition, model: object) -> None:
-    if not (isinstance(model, type) and issubclass(model, pydantic.BaseModel)):
+    if not is_class(model):
         raise ConfigurationError(
-            f"@webop.resource() is for pydantic classes, such as a webop.Model, got {model!r}."
+            "@webop.models.resource() is for pydantic classes, such as a webop.models.Model, got "
+            f"{model!r}."
         )
     problems = [
         (_is_group(definition.group), "group", definition.group, "a name such as 'example.com'"),
@@ -335,141 +258,3 @@ def _check(definition: Definition, model: object) -> None:
             raise ConfigurationError(
                 f"{name}= of {model.__qualname__} must be {wanted}, got {value!r}."
             )
-
-
-def _register(definition: Definition, model: type[pydantic.BaseModel]) -> None:
-    key = (definition.group, definition.plural, definition.version)
-    former = _defined.get(key)
-    if former is not None and _locate(former) != _locate(model):
-        is_same = find_definition(former) == definition
-        if not is_same or former.model_json_schema() != model.model_json_schema():
-            raise ConfigurationError(
-                f"Two models of {definition} differ: {_locate(former)} and {_locate(model)}. "
-                "Define each version of a kind once, and import it elsewhere."
-            )
-    _defined[key] = model
-
-
-def _locate(model: type) -> str:
-    return f"{model.__module__}.{model.__qualname__}"
-
-
-def list_models() -> list[type[pydantic.BaseModel]]:
-    """Return all classes that were decorated with :func:`resource`, in their order."""
-    return [*_defined.values()]
-
-
-def list_versions(model: type[pydantic.BaseModel]) -> list[type[pydantic.BaseModel]]:
-    """Return the models of all versions of a kind."""
-    definition = find_definition(model)
-    if definition is None:
-        return [model]
-    return [
-        each
-        for each in list_models()
-        if (found := find_definition(each)) and found.name == definition.name
-    ]
-
-
-def find_definition(model: type[pydantic.BaseModel]) -> Definition | None:
-    """Return what :func:`resource` says of a class; None for others."""
-    found: Definition | None = model.__dict__.get(_DEFINITION)
-    return found
-
-
-def advise_creation(selector: Selector) -> str:
-    """Return the command that creates the kind of a selector, if a model is for it; else ""."""
-    for model in list_models():
-        one = find_definition(model)
-        file = getattr(sys.modules.get(model.__module__), "__file__", None)
-        if one is None or file is None:
-            continue
-        names = one.group, one.version, one.plural, one.kind, one.singular
-        if selector.check(Resource(*names, frozenset(one.short_names))):
-            return f" Create it: webop crd apply {shlex.quote(file)}"
-    return ""
-
-
-def is_model(value: object) -> TypeGuard[type[pydantic.BaseModel]]:
-    """Return whether a value is a class that stands for a kind."""
-    return (
-        isinstance(value, type)
-        and issubclass(value, pydantic.BaseModel)
-        and (find_definition(value) is not None or _find_default(value, "kind") is not None)
-    )
-
-
-def find_class(
-    parts: Sequence[Any], keywords: Mapping[str, Any]
-) -> type[pydantic.BaseModel] | None:
-    """Return the class that a decorator names instead of a kind; None if it names a kind.
-
-    Raises:
-        TypeError: it names both.
-    """
-    classes = [
-        each for each in parts if isinstance(each, type) and issubclass(each, pydantic.BaseModel)
-    ]
-    if not classes:
-        return None
-    if len(parts) > 1 or any(value is not None for value in keywords.values()):
-        raise TypeError(
-            f"{classes[0].__qualname__} says of which kind it is: name no kind beside it."
-        )
-    return classes[0]
-
-
-def build_selector(model: type[pydantic.BaseModel]) -> Selector:
-    """Return the selector of the kind of a class, for decorators and the client.
-
-    Raises:
-        ConfigurationError: the class does not say of which kind it is.
-        TypeError: it is not a class of pydantic.
-    """
-    if not issubclass(model, pydantic.BaseModel):
-        raise TypeError(f"A kind must be a name or a class of pydantic, got {model!r}.")
-    definition = find_definition(model)
-    if definition is not None:
-        group, version, plural = definition.group, definition.version, definition.plural
-        return Selector(group=group, version=version, plural=plural)
-    api_version, kind = _find_default(model, "apiVersion"), _find_default(model, "kind")
-    if not (api_version and kind):
-        raise ConfigurationError(
-            f"{model.__qualname__} does not say of which kind it is: decorate it with "
-            "@webop.resource(GROUP, VERSION), or give its fields apiVersion and kind a default."
-        )
-    return select_objects(api_version, kind)
-
-
-def select_kind(kind: str | tuple[str, ...] | type[pydantic.BaseModel]) -> Selector:
-    """Return the selector of a kind outside of decorators: by its class, or by its name.
-
-    Names are as in the client: "deployments.apps", "example.com/v1/databases".
-
-    Raises:
-        ConfigurationError: the class does not say of which kind it is.
-        TypeError: this is no name of a kind.
-    """
-    if isinstance(kind, type):
-        return build_selector(kind)
-    return parse_selector(*(kind.split("/") if isinstance(kind, str) else kind))
-
-
-def _find_default(model: type[pydantic.BaseModel], alias: str) -> str | None:
-    """Return the default of a field, or the only value that it can have."""
-    name = find_attribute(model, alias)
-    if name is None:
-        return None
-    info = model.model_fields[name]
-    values = get_args(info.annotation)
-    default = values[0] if info.default is PydanticUndefined and values else info.default
-    return default if isinstance(default, str) and default else None
-
-
-def split_optional(annotation: Any) -> tuple[Any, bool]:
-    """Return a type without None, and whether it was there."""
-    options = get_args(annotation)
-    others = [option for option in options if option is not NoneType]
-    if NoneType in options and len(others) == 1:
-        return others[0], True
-    return annotation, NoneType in options

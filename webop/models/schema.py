@@ -18,8 +18,9 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import PydanticSerializationError, PydanticUndefined, core_schema
 
 from webop.errors import ConfigurationError
-from webop.models.cel_costs import check_costs, find_values
-from webop.models.cel_rules import (
+from webop.models.definitions import find_definition
+from webop.models.fitting import FORM
+from webop.models.keywords import (
     EMBEDDED,
     INT_OR_STRING,
     LIST_KEYS,
@@ -28,8 +29,7 @@ from webop.models.cel_rules import (
     PRESERVE,
     RULES,
 )
-from webop.models.fitting import FORM
-from webop.models.model import build_rules, escape, find_definition
+from webop.models.model import build_rules, escape
 from webop.models.patterns import FORMATS, adapt_pattern, build_url
 from webop.models.structural import find_faults
 
@@ -71,20 +71,19 @@ _LIMITS_OF_INT_OR_STRING: Final = frozenset(
 )
 _TYPES_OF_MARKERS: Final = {LIST_TYPE: "array", MAP_TYPE: "object", EMBEDDED: "object"}
 _FORMATS_OF_NO_KEYS: Final = frozenset({"date", "date-time", "ipv6"})
-_LONG_PATTERN: Final = 72  # API servers refuse to match longer ones with endless keys
 _PATTERN_OF_INTEGERS: Final = "^(0|-?[1-9][0-9]{0,17})$"
 _ADVICE: Final = {
     "tuple": "a tuple has a type for each place. Use a list, or a class with named fields",
     "decimal": "a Decimal can be a number or a string. Use float, or "
-    'Annotated[str, webop.CEL("isQuantity(self)")]',
+    'Annotated[str, webop.models.CEL("isQuantity(self)")]',
     "bytes": "bytes have no form in JSON. Use a str of Base64, which is checked with "
     "Field(json_schema_extra={'format': 'byte'})",
     "timedelta": "a timedelta is an ISO 8601 duration, which Kubernetes does not check. Use int "
     'seconds, or a str with a pattern, such as r"^([0-9]+(s|m|h))+$"',
     "time": "Kubernetes has no format of times without a date. Use a str with a pattern",
     "json": "a JSON text in a field cannot be checked. Use dict[str, Any], or str",
-    "union": "Kubernetes knows no union of these types. Use int | str, a webop.OneOf with one "
-    "optional field for each form, or Any",
+    "union": "Kubernetes knows no union of these types. Use int | str, a webop.models.OneOf with "
+    "one optional field for each form, or Any",
     "recursion": "the class contains itself, and schemas of Kubernetes have no references. Use "
     "dict[str, Any] at some depth",
     "secret": "a secret is written as asterisks. Use str, or the name of a Secret",
@@ -94,7 +93,7 @@ _ADVICE: Final = {
     "default": "the default does not fit the type, has no form in JSON, or is a datetime without "
     "tzinfo=; API servers refuse it. Use another default",
     "moment": "Kubernetes cannot compare times with these limits, or with the present. Use "
-    "datetime, and a webop.CEL rule for limits",
+    "datetime, and a webop.models.CEL rule for limits",
     "naive": "Kubernetes has no times without a time zone. Use pydantic.AwareDatetime, or a str "
     "with a pattern",
     "strip": "API servers check the limits of a text with its spaces. Leave out strip_whitespace=, "
@@ -102,14 +101,12 @@ _ADVICE: Final = {
     "step": "API servers cannot check a multiple_of= of floats. Use int, in a smaller unit",
     "python": "API servers cannot check this type of Python. Use a str with a pattern, or Any",
     "untyped": "API servers check keys and rules only of values with a type. Use another type than "
-    "Any for the values, or str without limits for the keys, and no webop.CEL",
+    "Any for the values, or str without limits for the keys, and no webop.models.CEL",
     "keys": "API servers cannot check keys of this type. Use str, int, an enum, a Literal, UUID or "
     "IPv4Address",
-    "endless": "a check of the keys costs API servers too much. Set pydantic.Field(max_length=…) "
-    "for this map, and for the lists and maps around it",
-    "items": "items of webop.Unique() must have one type, other than float, and cannot be None",
-    "marker": "webop.Unique() and webop.ListKeys() are for lists, webop.Embedded() is for objects, "
-    "webop.Atomic() for both. Leave it out, or change the type",
+    "items": "items of Unique() must have one type, other than float, and cannot be None",
+    "marker": "Unique() and ListKeys() are for lists, Embedded() is for objects, Atomic() for both"
+    ". Leave it out, or change the type",
 }
 
 
@@ -218,12 +215,17 @@ def _find_unsupported(schema: Mapping[str, Any]) -> str | None:
     return None
 
 
+def find_values(schema: Mapping[str, Any]) -> list[Any]:
+    """Return the values of an enum, without null; for other schemas, nothing."""
+    parts = (schema, *schema.get("allOf", ()))  # null is refused in a plain enum
+    return [value for part in parts for value in part.get("enum", ()) if value is not None]
+
+
 def build_schema(model: type[pydantic.BaseModel]) -> Schema:
     """Build the structural schema of a class.
 
     Raises:
-        ConfigurationError: Kubernetes cannot say what the class says; or a rule can cost the API
-            server too much.
+        ConfigurationError: Kubernetes cannot say what the class says.
     """
     try:
         found = TypeAdapter(model).json_schema(mode="validation", schema_generator=_Generator)
@@ -234,7 +236,6 @@ def build_schema(model: type[pydantic.BaseModel]) -> Schema:
     schema = converter.convert(found, ())
     if find_definition(model) is not None or {"apiVersion", "kind"} <= schema["properties"].keys():
         schema = _complete_root(schema)
-    check_costs(schema, model.__qualname__)
     return schema
 
 
@@ -365,11 +366,8 @@ class _Converter:
             schema[PRESERVE] = True
         if not names and (rule := self._build_key_rule(keys, path)):
             schema[RULES] = [*schema.get(RULES, ()), {"rule": rule}]
-            is_long = "maxProperties" not in node and len(keys.get("pattern", "")) > _LONG_PATTERN
             if not _has_type(schema.get("additionalProperties", {})):
                 self._refuse(path, "untyped")
-            if self._endless or is_long:
-                self._refuse(path, "endless")
 
     def _build_key_rule(self, keys: Schema, path: tuple[str, ...]) -> str:
         """Return a rule for the keys of a map; nothing if all keys are right."""
@@ -515,13 +513,13 @@ class _Converter:
                     place = ".".join((self._owner, *path, name))
                     raise ConfigurationError(
                         f"{place}: the classes of the union have different types of this field. "
-                        "Rename one, or use a webop.OneOf with a field for each class."
+                        "Rename one, or use a webop.models.OneOf with a field for each class."
                     )
                 if "default" in schema and name != tag:
                     place = ".".join((self._owner, *path, name))
                     raise ConfigurationError(
                         f"{place}: a default in a class of a union would be set for the others, "
-                        "too. Use None as the default, or a webop.OneOf."
+                        "too. Use None as the default, or a webop.models.OneOf."
                     )
             needed = [name for name in part.get("required", ()) if name != tag]
             if needed:

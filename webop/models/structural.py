@@ -11,11 +11,9 @@ from functools import cache, partial
 from typing import Any
 
 import orjson
-import pydantic
-from pydantic_core import SchemaError, SchemaValidator, core_schema
 
-from webop.models.cel_rules import EMBEDDED, INT_OR_STRING, LIST_KEYS, LIST_TYPE, PRESERVE
 from webop.models.formats import is_of_format
+from webop.models.keywords import EMBEDDED, INT_OR_STRING, LIST_KEYS, LIST_TYPE, PRESERVE
 from webop.objects.fields import ABSENT_FIELD, Json
 
 _TYPES: dict[str, tuple[type, ...]] = {
@@ -28,6 +26,9 @@ _TYPES: dict[str, tuple[type, ...]] = {
 }
 UNKNOWN = "field not declared in schema"
 _IDENTITY = ("apiVersion", "kind")
+_EMBEDDED_METADATA = {
+    *("name", "namespace", "generateName", "labels", "annotations", "creationTimestamp")
+}
 _SIZES: dict[type, str] = {dict: "Properties", list: "Items", str: "Length"}
 
 
@@ -118,7 +119,7 @@ def check_value(value: Any, schema: Json, path: str) -> Iterator[str]:
     ):
         yield f"{path}: too long or too short"
     if isinstance(value, str):
-        if not _matches(schema.get("pattern", ""), value):
+        if not _compile(schema.get("pattern", ""))(value):
             yield f"{path}: must match {schema['pattern']}"
     elif isinstance(value, int | float) and not isinstance(value, bool):
         low, high, step = (schema.get(key) for key in ("minimum", "maximum", "multipleOf"))
@@ -214,18 +215,18 @@ Check = Callable[[Any, Json, str], Iterator[str]]
 _CHECKS: tuple[Check, ...] = (check_value, check_format, check_required, check_keys, check_logic)
 
 
-def _matches(pattern: str, value: str) -> bool:
-    """Return whether a value matches, also if only RE2 knows the pattern."""
-    try:
-        return _compile(pattern).isinstance_python(value)
-    except SchemaError:
-        return True
-
-
 @cache
-def _compile(pattern: str) -> SchemaValidator:
-    """Return a check that takes linear time: values can be hostile."""
-    return SchemaValidator(core_schema.str_schema(pattern=pattern))
+def _compile(pattern: str) -> Callable[[str], bool]:
+    """Return a check that takes linear time: values can be hostile.
+
+    If only RE2 knows the pattern, all values match.
+    """
+    from pydantic_core import SchemaError, SchemaValidator, core_schema  # noqa: PLC0415 - slow
+
+    try:
+        return SchemaValidator(core_schema.str_schema(pattern=pattern)).isinstance_python
+    except SchemaError:
+        return lambda _: True
 
 
 def _takes_null(schema: Json) -> bool:
@@ -249,21 +250,26 @@ def _is_of_type(value: Any, kind: str) -> bool:
     return isinstance(value, _TYPES.get(kind, object))
 
 
-class _EmbeddedMetadata(pydantic.BaseModel, strict=True, extra="forbid"):
-    """The fields of metadata that embedded objects have, with the types that they need."""
-
-    name: str | None = None
-    namespace: str | None = None
-    generateName: str | None = None  # noqa: N815
-    labels: dict[str, str | None] | None = None
-    annotations: dict[str, str | None] | None = None
-    creationTimestamp: None = None  # noqa: N815
+def _is_text_or_null(value: Any) -> bool:
+    return value is None or isinstance(value, str)
 
 
-class _EmbeddedObject(pydantic.BaseModel, strict=True):
-    apiVersion: str = ""  # noqa: N815
-    kind: str = ""
-    metadata: _EmbeddedMetadata | None = None
+def _is_embedded_object(value: Json) -> bool:
+    """Return whether a kind and metadata, if they are there, are such as embedded objects have."""
+    metadata = value.get("metadata")
+    if not all(isinstance(value.get(key, ""), str) for key in _IDENTITY):
+        return False
+    if metadata is None:
+        return True
+    if not isinstance(metadata, dict) or not metadata.keys() <= _EMBEDDED_METADATA:
+        return False
+    texts = [metadata.get(key) for key in ("name", "namespace", "generateName")]
+    for key in ("labels", "annotations"):
+        pairs = metadata.get(key)
+        if not (pairs is None or isinstance(pairs, dict)):
+            return False
+        texts += (pairs or {}).values()
+    return metadata.get("creationTimestamp") is None and all(map(_is_text_or_null, texts))
 
 
 def is_malformed(value: Any, schema: Json) -> bool:
@@ -272,11 +278,8 @@ def is_malformed(value: Any, schema: Json) -> bool:
         return any(is_malformed(item, schema.get("items", {})) for item in value)
     if not (schema and isinstance(value, dict)):
         return False
-    if EMBEDDED in schema:
-        try:
-            _EmbeddedObject.model_validate(value)
-        except pydantic.ValidationError:
-            return True
+    if EMBEDDED in schema and not _is_embedded_object(value):
+        return True
     parts, more = schema.get("properties", {}), schema.get("additionalProperties") or {}
     inner = ((key, item) for key, item in value.items() if isinstance(item, (dict, list)))
     return any(is_malformed(item, parts.get(key, more)) for key, item in inner)

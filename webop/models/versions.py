@@ -10,23 +10,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
 import orjson
-import pydantic
 
 from webop.errors import ConfigurationError
 from webop.models import structural
+from webop.models.definitions import Definition, find_definition, is_class, list_models
 from webop.models.fitting import dump_whole, fit
-from webop.models.model import Definition, find_definition, list_models
 from webop.objects.fields import Json
 from webop.objects.names import is_label_key, is_label_value
 from webop.objects.storage.codec import ANNOTATIONS_LIMIT, measure_all
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from webop.models.schema import Schema
 
-Model = type[pydantic.BaseModel]
+Model: TypeAlias = "type[BaseModel]"
 
 _HEAD = ("apiVersion", "kind", "metadata")
 _FREE: tuple[str, ...] = ("labels", "annotations")  # the metadata that conversions may change
@@ -48,7 +49,7 @@ C = TypeVar("C", bound=Converter)
 
 
 def get_definition(model: Model) -> Definition:
-    """Return what ``webop.resource`` says of a model.
+    """Return what ``webop.models.resource`` says of a model.
 
     Raises:
         ConfigurationError: it is of no kind.
@@ -56,7 +57,8 @@ def get_definition(model: Model) -> Definition:
     definition = find_definition(model)
     if definition is None:
         raise ConfigurationError(
-            f"{model.__qualname__} is of no kind: decorate it with @webop.resource(GROUP, VERSION)."
+            f"{model.__qualname__} is of no kind: decorate it with "
+            "@webop.models.resource(GROUP, VERSION)."
         )
     return definition
 
@@ -150,7 +152,7 @@ def find_hub(definitions: Sequence[Definition]) -> str:
             f"Objects of {definitions[0].name} must be stored in exactly one version, but "
             f"{' and '.join(stored) or 'none'} of "
             f"{', '.join(each.version for each in definitions)} would be. Use stored=False in "
-            "@webop.resource() of the others."
+            "@webop.models.resource() of the others."
         )
     return stored[0]
 
@@ -162,16 +164,16 @@ def check_pair(source: object, target: object) -> None:
         ConfigurationError: it does not.
     """
     for model in (source, target):
-        if not (isinstance(model, type) and issubclass(model, pydantic.BaseModel)):
+        if not is_class(model):
             raise ConfigurationError(
-                "@webop.on.convert() needs two classes with @webop.resource(), such as "
+                "@webop.on.convert() needs two classes with @webop.models.resource(), such as "
                 f"@webop.on.convert(WidgetV1, to=WidgetV2), got {model!r:.99}."
             )
     before, after = get_definition(source), get_definition(target)  # type: ignore[arg-type]
     if (before.name, before.kind) != (after.name, after.kind):
         raise ConfigurationError(
             f"@webop.on.convert() is for two versions of one kind, but {before} is a {before.kind} "
-            f"and {after} is a {after.kind}. Name the kind with kind= in @webop.resource()."
+            f"and {after} is a {after.kind}. Name the kind with kind= in @webop.models.resource()."
         )
     if before.version == after.version:
         raise ConfigurationError(
@@ -190,7 +192,7 @@ class FunctionCall:
     """
 
     body: Json
-    model: pydantic.BaseModel
+    model: BaseModel
     metadata: Any
 
     @classmethod
@@ -202,7 +204,7 @@ class FunctionCall:
         """
         metadata = body.get("metadata") or {}  # of a server-side apply, with nulls
         body = {**body, "metadata": {k: v for k, v in metadata.items() if v is not None}}
-        model: pydantic.BaseModel = fit(source, body)
+        model: BaseModel = fit(source, body)
         return cls(body, model, _dump_metadata(model))
 
     def end(self, target: Model, result: object) -> Json:
@@ -231,7 +233,7 @@ class FunctionCall:
             raise ValueError(f"it returned an object that is not JSON: {exc}") from exc
         return found
 
-    def _merge_metadata(self, result: pydantic.BaseModel) -> Json:
+    def _merge_metadata(self, result: BaseModel) -> Json:
         """Return the metadata of the source, with the labels and annotations of the result.
 
         Fields that the function has not set stay.
@@ -276,7 +278,7 @@ def _check_texts(field: str, texts: Json) -> None:
         raise ValueError(f"API servers refuse annotations of {size} bytes")
 
 
-def _dump_metadata(model: pydantic.BaseModel) -> Any:
+def _dump_metadata(model: BaseModel) -> Any:
     dumped = model.model_dump(mode="json", by_alias=True, exclude_none=True, include={"metadata"})
     return dumped.get("metadata")
 

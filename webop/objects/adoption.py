@@ -288,7 +288,7 @@ class _ModelMetadata:
 
 
 class _PydanticMetadata:
-    """``metadata`` of a pydantic model, such as a ``webop.Metadata``."""
+    """``metadata`` of a pydantic model, such as a ``webop.models.Metadata``."""
 
     def __init__(self, metadata: Any) -> None:
         self._metadata = metadata

@@ -10,7 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+    from typing_extensions import TypeIs
 
 _MAX_CAUSES = 100
 _MAX_SUMMARY = 1000  # characters
@@ -77,7 +81,7 @@ def parse_causes(causes: Iterable[AdmissionCause | Mapping[str, str]]) -> list[A
     return parsed
 
 
-def is_validation_error(exc: object) -> bool:
+def is_validation_error(exc: object) -> TypeIs[ValidationError]:
     """Return whether this is a ``ValidationError`` of pydantic, or of a subclass."""
     return any(
         family.__name__ == "ValidationError"

@@ -23,7 +23,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from webop.calls.progress import HandlerState, fetch_states
-from webop.context.children import Children
 from webop.errors import MisfitError
 from webop.handlers.causes import ChangeCause, detect_reason
 from webop.handlers.filters import matches
@@ -159,6 +158,8 @@ def _detect_cause(
         reason = Reason.UPDATE  # the change was undone, but some have seen it
     described = ctx.describe(obj, body)
     if reconcilers := ctx.handlers.reconcilers:
+        from webop.context.children import Children  # noqa: PLC0415 - only reconcilers have any
+
         described["children"] = Children(ctx.operator, reconcilers, body, described["logger"])
     return ChangeCause(**described, old=old, new=new, reason=reason, initial=is_resuming)
 

@@ -15,7 +15,6 @@ from webop.aio.backoff import format_pause
 from webop.calls.execution import attempt
 from webop.calls.progress import HandlerState, digest_content, digest_essence, identify_content, now
 from webop.calls.shared_options import CallOptions
-from webop.context.children import Children
 from webop.handlers.causes import ReconcileCause, ResourceCause
 from webop.handlers.filters import matches
 from webop.handlers.model import ReconcileHandler
@@ -100,6 +99,8 @@ async def _call(ctx: ResourceContext, obj: Entry, handler: ReconcileHandler) -> 
     known.seen = _say(ctx, handler, body)
     described = ctx.describe(obj, body)
     log = described["logger"]
+    from webop.context.children import Children  # noqa: PLC0415 - only reconcilers have any
+
     children = Children(operator, [handler], body, log, is_reconciling=True)
     cause = ReconcileCause(**described, children=children, because=because)
     options = CallOptions(

@@ -328,7 +328,7 @@ class Stream:
                 await asyncio.Event().wait()  # until the watch starts again
         self.status, self._kept = self._kept or WatchStatus(), None
         if ctx.handlers.children:  # they say who has changed which fields
-            options = options.model_copy(update={"managed_fields": True})
+            options = options.copy(managed_fields=True)
         selectors = ctx.build_selectors()
         if not self._is_whole and (shards := ctx.operator.ownership.build_selector(ctx.resource)):
             selectors["shardSelector"] = shards

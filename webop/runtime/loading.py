@@ -20,15 +20,9 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-import pydantic
-from pydantic.errors import PydanticErrorMixin
-
 from webop.errors import ConfigurationError
 from webop.handlers.registry import OperatorRegistry, get_default_registry, set_default_registry
 from webop.logs.sanitizing import describe_line
-
-_PACKAGES = {Path(__file__).parents[1], Path(pydantic.__file__).parent}
-"""Errors in them are about a line that calls them."""
 
 _IMPORTING = {__file__, importlib.__file__}
 _COMMON = {"__init__", "app", "code", "handlers", "main", "operator", "src"}
@@ -150,7 +144,8 @@ def _loading(source: str, *folders: Path) -> Iterator[set[str]]:
     except (Exception, SystemExit) as exc:
         registry.restore(before)  # else a second try would skip the files
         what = traceback.format_exception_only(exc)[-1].strip()
-        if isinstance(exc, PydanticErrorMixin):
+        pydantic = sys.modules.get("pydantic.errors")
+        if pydantic is not None and isinstance(exc, pydantic.PydanticErrorMixin):
             what = what.partition("\n\n")[0]  # then come addresses, and advice for authors of types
         text = f"{source!r} cannot be imported: {what}{_locate(exc)}{_advise(exc)}"
         raise ConfigurationError(text) from exc
@@ -207,12 +202,16 @@ def _locate(exc: BaseException) -> str:
     """Return the line of the error in the user's code, not in the import system."""
     if isinstance(exc, SyntaxError) and exc.filename:
         return f" {describe_line(exc.filename, exc.lineno, exc.text)}"
+    # Errors in these packages are about a line that calls them.
+    packages = {Path(__file__).parents[1]}
+    if (pydantic := sys.modules.get("pydantic")) is not None:
+        packages.add(Path(str(pydantic.__file__)).parent)
     own = [
         frame
         for frame in traceback.extract_tb(exc.__traceback__)
         if not (frame.filename.startswith("<") or frame.filename in _IMPORTING)
     ]
-    users = [frame for frame in own if not _PACKAGES & {*Path(frame.filename).parents}] or own
+    users = [frame for frame in own if not packages & {*Path(frame.filename).parents}] or own
     if not users:
         return ""
     return f" {describe_line(users[-1].filename, users[-1].lineno, users[-1].line)}"

@@ -110,6 +110,7 @@ class Operator:
                 self.client,
                 get_manager=lambda: settings.field_manager,
                 on_use=lambda: self.login.wanted.set(),  # noqa: PLW0108 - created below
+                watching=settings.watching,
             ),
             indices=Indexes(registry.select_indexers()),
         )

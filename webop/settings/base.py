@@ -1,119 +1,150 @@
-"""The base class and the types of the groups of settings: validation on assignment."""
+"""The base class of the groups of settings: defaults, and validation on assignment."""
 
 from __future__ import annotations
 
+import copy
 import difflib
 import inspect
 import itertools
-import logging
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError
-from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Final,
+    Self,
+    TypeVar,
+    cast,
+    get_origin,
+    get_type_hints,
+)
 
 from webop.logs.sanitizing import describe_line
-from webop.objects.names import LABEL, SUBDOMAIN
-from webop.objects.rights import parse_right
+from webop.settings.values import parse
 
-
-def check_delays(value: Any) -> Any:
-    """Refuse values that are not delays.
-
-    Iterables can be infinite or stateful. Only lists and tuples are checked here.
-    """
-    is_number = isinstance(value, int | float)
-    is_series = isinstance(value, Iterable) and not isinstance(value, str | bytes)
-    if not (is_number or is_series):
-        raise ValueError("it must be a number of seconds, or an iterable of such numbers")
-    for item in [value] if is_number else value if isinstance(value, list | tuple) else ():
-        if isinstance(item, bool) or not (isinstance(item, int | float) and item >= 0):
-            raise ValueError(f"{item!r} is not a number of seconds")
-    return value
-
-
-def _check_number(value: Any) -> Any:
-    """Refuse True and False, which pydantic would convert to 1 and 0."""
-    if isinstance(value, bool):
-        raise ValueError("it must be a number")  # noqa: TRY004  for pydantic to collect
-    return value
-
-
-def _parse_level(value: Any) -> Any:
-    """Convert the name of a level to its number."""
-    if not isinstance(value, str):
-        return value
-    level = logging.getLevelNamesMapping().get(value.upper(), value)
-    if isinstance(level, str) and level.isalpha():
-        raise ValueError("it must be a number or the name of a level, such as 20 or INFO")
-    return level
-
-
-def _check_server(value: Any) -> Any:
-    """Refuse values that are not webhook servers (chapter "Admission control")."""
-    is_class = isinstance(value, type) and hasattr(value, "__aenter__")
-    if value is None or (callable(value) and not is_class):
-        return value
-    raise ValueError("it must be a webhook server, such as webop.WebhookServer(port=9443)")
-
-
-def _check_subdomain(value: Any) -> Any:
-    """Refuse strings that cannot be the name of a webhook configuration (RFC 1123, subdomain)."""
-    if isinstance(value, str) and value and not SUBDOMAIN.fullmatch(value):
-        raise ValueError("it must be a lower-case DNS name, such as auto.example.com")
-    return value
-
-
-def _check_label(value: Any) -> Any:
-    """Refuse strings that not all objects can have as their name (RFC 1035, label)."""
-    if not (isinstance(value, str) and LABEL.fullmatch(value)):
-        text = "it must be 1 to 63 lowercase letters, digits and '-'"
-        raise ValueError(f"{text}, and begin with a letter, such as shop-operator")
-    return value
-
-
-def _check_rights(value: Any) -> Any:
-    """Refuse values that are not rights: a list, or one string separated by spaces."""
-    texts = value.split() if isinstance(value, str) else value or ()
-    if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
-        raise ValueError("it must be a list of strings such as 'secrets:get,list'")
-    for text in texts:
-        parse_right(text)
-    return tuple(texts)
-
-
-Seconds = Annotated[float, BeforeValidator(_check_number), Field(ge=0, allow_inf_nan=False)]
-Positive = Annotated[float, BeforeValidator(_check_number), Field(gt=0, allow_inf_nan=False)]
-Delays = Annotated[float | Iterable[float], PlainValidator(check_delays)]
-Level = Annotated[int, BeforeValidator(_parse_level)]
-Server = Annotated[Any, PlainValidator(_check_server)]
-Subdomain = Annotated[str | None, BeforeValidator(_check_subdomain)]
-Label = Annotated[str, BeforeValidator(_check_label)]
-Rights = Annotated[Sequence[str], PlainValidator(_check_rights)]
-
+T = TypeVar("T")
 
 _HERE = Path(__file__).parent
 
 #: Characters of a value in error messages.
 LONGEST = 200
-_PLAIN = {
-    "number": "a number",
-    "integer": "a whole number",
-    "boolean": "True or False",
-    "string": "a string",
-    "dictionary": "a mapping",
-    "frozenset": "a list",
-    "list": "a list",
-}
 
 
 class UnknownSettingError(AttributeError):
     """Raised when code reads a setting or a group that does not exist."""
 
 
-_UNKNOWN = "There is no such setting"
+class SettingError(ValueError):
+    """Raised when code sets a setting that does not exist, or an invalid value.
+
+    Attributes:
+        why: what is wrong, such as "it must be a number."; empty if there is no such setting.
+    """
+
+    why = ""
+
+    @classmethod
+    def build(cls, place: str, value: object, why: str) -> SettingError:
+        """Return the error of an invalid value."""
+        why = f"{why.rstrip('.')}."
+        error = cls(f"{place} = {repr(value)[:LONGEST]} is invalid: {why}")
+        error.why = why
+        return error
+
+
+class _Made:
+    """A default that each group makes for itself, when it is first read."""
+
+    def __init__(self, factory: Callable[[], Any]) -> None:
+        self._factory = factory
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, section: object, owner: type | None = None) -> Any:
+        if section is None:
+            return self
+        return vars(section).setdefault(self._name, self._factory())
+
+
+def made(factory: Callable[[], T]) -> T:
+    """Return a default that each group makes for itself, when it is first read."""
+    return cast("T", _Made(factory))
+
+
+class Section:
+    """A group of settings. It refuses unknown names and invalid values on assignment."""
+
+    _given: frozenset[str] = frozenset()  # the names of the settings that were set
+
+    def __init__(self, **values: Any) -> None:
+        for name, value in values.items():
+            setattr(self, name, value)
+
+    def __repr__(self) -> str:
+        shown = (f"{name}={getattr(self, name)!r}" for name in list_fields(type(self)))
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+    def copy(self, **values: Any) -> Self:
+        """Return a copy with other values; the parts of it are shared."""
+        for name in list_fields(type(self)):
+            getattr(self, name)  # makes what is made at first use
+        found = copy.copy(self)
+        for name, value in values.items():
+            setattr(found, name, value)
+        return found
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set a setting.
+
+        Raises:
+            SettingError: the name is unknown, with a suggestion; or the value is invalid.
+        """
+        kind = type(self)
+        hint = list_fields(kind).get(name)
+        if hint is not None:
+            try:
+                value = parse(hint, value)
+            except ValueError as exc:
+                raise self._build_error(name, value, str(exc)) from None
+            vars(self)["_given"] = self._given | {name}
+            vars(self)[name] = value
+        elif name.startswith("_") or name in find_setters(kind):
+            super().__setattr__(name, value)
+        else:
+            raise SettingError(_describe_absence(kind, name))
+
+    def _build_error(self, name: str, value: Any, why: str) -> SettingError:
+        return SettingError.build(_name_setting(type(self), name), value, why)
+
+    if not TYPE_CHECKING:  # mypy reports unknown names itself
+
+        def __getattr__(self, name: str) -> Any:
+            """Refuse an unknown name, with a suggestion.
+
+            Raises:
+                UnknownSettingError: no setting or group has this name.
+            """
+            if name.startswith("_"):
+                raise AttributeError(name)
+            raise UnknownSettingError(_describe_absence(type(self), name))
+
+
+_fields: Final[dict[type[Section], dict[str, Any]]] = {}
+
+
+def list_fields(section: type[Section]) -> dict[str, Any]:
+    """Return the settings of a group that are no properties, with their types."""
+    if section not in _fields:
+        hints = get_type_hints(section, include_extras=True)
+        _fields[section] = {
+            name: hint
+            for name, hint in hints.items()
+            if not (name.startswith("_") or get_origin(hint) is ClassVar)
+        }
+    return _fields[section]
 
 
 def find_setters(section: type[Section]) -> dict[str, property]:
@@ -125,65 +156,17 @@ def find_setters(section: type[Section]) -> dict[str, property]:
     }
 
 
-def _suggest(name: str, kind: type[Section]) -> str:
-    known = [*kind.model_fields, *find_setters(kind)]
-    nearest = difflib.get_close_matches(name, known, n=1)
-    return f", did you mean {nearest[0]!r}?" if nearest else "."
+def _describe_absence(kind: type[Section], name: str) -> str:
+    nearest = difflib.get_close_matches(name, [*list_fields(kind), *find_setters(kind)], n=1)
+    hint = f", did you mean {nearest[0]!r}?" if nearest else "."
+    return f"There is no setting {_name_setting(kind, name)}{hint}"
 
 
-def _name_group(title: str) -> tuple[str, ...]:
-    """Return the path of a group from the name of its class."""
-    group = title.removesuffix("Settings").lower()
-    return {"operator": (), "identity": ("operator",)}.get(group, (group,))
-
-
-class Section(BaseModel):
-    """A group of settings. It refuses unknown names and invalid values on assignment."""
-
-    model_config = ConfigDict(
-        validate_assignment=True,
-        extra="forbid",
-        arbitrary_types_allowed=True,
-        defer_build=True,  # keeps the import of handlers fast
-    )
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Set a setting.
-
-        Raises:
-            pydantic.ValidationError: the name is unknown, with a suggestion; or the value is
-                invalid.
-        """
-        kind = type(self)
-        if not (name in kind.model_fields or hasattr(kind, name) or name.startswith("_")):
-            hint = _suggest(name, kind)
-            raise self._build_error(name, value, f"{_UNKNOWN}{hint}")
-        super().__setattr__(name, value)
-
-    def _build_error(self, name: str, value: Any, text: str) -> ValidationError:
-        error = PydanticCustomError("wrong_setting", "{text}", {"text": text})
-        details = InitErrorDetails(type=error, loc=(name,), input=value)
-        return ValidationError.from_exception_data(type(self).__name__, [details])
-
-    if not TYPE_CHECKING:  # mypy reports unknown names itself
-
-        def __getattr__(self, name: str) -> Any:
-            """Refuse an unknown name, with a suggestion.
-
-            Raises:
-                UnknownSettingError: no setting or group has this name.
-            """
-            try:
-                return super().__getattr__(name)
-            except AttributeError:
-                if name.startswith("_"):
-                    raise
-                kind = type(self)
-                group = _name_group(kind.__name__)
-                hint = _suggest(name, kind)
-                raise UnknownSettingError(
-                    f"There is no setting {'.'.join(('settings', *group, name))}{hint}"
-                ) from None
+def _name_setting(kind: type[Section], name: str) -> str:
+    """Return the name of a setting in code; that of the group is in the name of its class."""
+    group = kind.__name__.removesuffix("Settings").lower()
+    place = {"operator": "settings", "identity": "settings.operator"}
+    return f"{place.get(group, f'settings.{group}')}.{name}"
 
 
 def find_setting_problem(exc: BaseException) -> str | None:
@@ -191,25 +174,8 @@ def find_setting_problem(exc: BaseException) -> str | None:
 
     Return None for other errors.
     """
-    if isinstance(exc, UnknownSettingError):
-        return f"{exc}{_locate(exc)}"
-    if not isinstance(exc, ValidationError) or exc.title not in _list_names(Section):
-        return None
-    error = exc.errors()[0]
-    setting = ".".join(["settings", *_name_group(exc.title), *map(str, error["loc"])])
-    given, why = repr(error["input"])[:LONGEST], describe_mismatch(error)
-    if why.startswith(_UNKNOWN):
-        return f"There is no setting {setting}{why.removeprefix(_UNKNOWN)}{_locate(exc)}"
-    return f"{setting} = {given} is invalid: {why}{_locate(exc)}"
-
-
-def describe_mismatch(error: ErrorDetails, subject: str = "it") -> str:
-    """Return an error of pydantic as a sentence, such as "it must be a number."."""
-    words = error["msg"].split(", unable to")[0].removeprefix("Value error, ")
-    words = words.replace("Input should", f"{subject} must")
-    for kind, plain in _PLAIN.items():
-        words = words.replace(f"a valid {kind}", plain)
-    return words if words.endswith("?") else f"{words.rstrip('.')}."
+    is_about_one = isinstance(exc, UnknownSettingError | SettingError)
+    return f"{exc}{_locate(exc)}" if is_about_one else None
 
 
 def _locate(exc: BaseException) -> str:
@@ -219,8 +185,3 @@ def _locate(exc: BaseException) -> str:
     if not 0 < len(users) < len(frames):
         return ""
     return f" {describe_line(users[-1].filename, users[-1].lineno, users[-1].line)}"
-
-
-def _list_names(kind: type[Section]) -> set[str]:
-    inner = (_list_names(item) for item in kind.__subclasses__())
-    return {kind.__name__}.union(*inner)

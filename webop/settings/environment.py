@@ -12,10 +12,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, get_type_hints
 
-import pydantic
-
 from webop.errors import ConfigurationError
-from webop.settings.base import LONGEST, Section, describe_mismatch, find_setters
+from webop.settings.base import LONGEST, Section, SettingError, find_setters, list_fields
+from webop.settings.values import parse
 
 logger = logging.getLogger(__name__)
 
@@ -34,19 +33,8 @@ _OPTIONS = {
     "": ("MODULES", "ALL_NAMESPACES", "NAMESPACES", "ALIASED"),  # for webop.app
     "RUN_": (
         *("VERBOSE", "DEBUG", "QUIET", "LOG_FORMAT", "LOG_PREFIX", "LOG_REFKEY"),
-        *("ALL_NAMESPACES", "CLUSTERWIDE", "NAMESPACE", "NAMESPACES", "PEERING", "PEERING_NAME"),
-        *("MODULE", "MODULES", "STANDALONE", "DEV", "PRIORITY"),
-        *("PROBES", "LIVENESS", "LIVENESS_ENDPOINT", "METRICS", "METRICS_ENDPOINT", "STATUS"),
-        *(
-            "STATUS_ENDPOINT",
-            "LEASE",
-            "LEASE_NAME",
-            "SHARDS",
-            "SHARDS_NAME",
-            "ALIASED",
-            "RELOAD",
-            "TAKE_OVER",
-        ),
+        *("CLUSTERWIDE", "NAMESPACES", "MODULES", "RELOAD", "STANDALONE", "PEERING", "PRIORITY"),
+        *("DEV", "LEASE", "SHARDS", "TAKE_OVER", "LIVENESS_ENDPOINT", "METRICS", "STATUS"),
     ),
 }
 OPTION_NAMES = [f"{PREFIX}{command}{name}" for command, names in _OPTIONS.items() for name in names]
@@ -89,10 +77,10 @@ def apply_environment(settings: Section, environment: Mapping[str, str]) -> None
 
 def list_variables(settings: Section) -> Iterator[tuple[str, tuple[str, str]]]:
     """Yield the variable of each setting, with the group and the name of the setting."""
-    groups = {name: name for name in type(settings).model_fields} | _ALIASES
+    groups = {name: name for name in list_fields(type(settings))} | _ALIASES
     for group, attribute in groups.items():
         section = type(getattr(settings, attribute))
-        for name in (*section.model_fields, *find_setters(section)):
+        for name in (*list_fields(section), *find_setters(section)):
             yield f"{PREFIX}{group}__{name}".upper(), (attribute, name)
     yield f"{PREFIX}CANARY", ("leadership", "canary_shards")
 
@@ -106,15 +94,13 @@ def _assign(section: Section, variable: str, path: tuple[str, str], text: str) -
     try:
         setattr(section, name, _parse(type(section), name, text))
     except ValueError as exc:
-        why = f"{exc}."
-        if isinstance(exc, pydantic.ValidationError):
-            why = describe_mismatch(exc.errors()[0])
+        why = exc.why if isinstance(exc, SettingError) else f"{exc}."
         given = repr(text)[:LONGEST]
         raise ConfigurationError(f"{variable}={given} is invalid: {why}") from exc
 
 
 def _parse(section: type[Section], name: str, text: str) -> Any:
-    """Return the value for a setting; the validator of the setting parses the rest."""
+    """Return the value for a setting; its type parses the rest."""
     text = text.strip()
     if name in _DELAYS:
         words = [] if text.lower() == "none" else text.split(",")
@@ -124,6 +110,4 @@ def _parse(section: type[Section], name: str, text: str) -> Any:
             raise ValueError("it must be seconds separated by commas, such as 1,2,5") from exc
     value = None if text.lower() in ("", "none") else text
     setter = find_setters(section).get(name)
-    if setter is None:
-        return value
-    return pydantic.TypeAdapter(get_type_hints(setter.fget)["return"]).validate_python(value)
+    return value if setter is None else parse(get_type_hints(setter.fget)["return"], value)

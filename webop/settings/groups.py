@@ -5,7 +5,7 @@ Users set them in startup handlers (``settings.posting.level = logging.WARNING``
 checked immediately. Times are in seconds. The docstring of a setting is its description on the page
 "Settings".
 
-:mod:`webop.settings.base` has the base classes and types of the groups,
+:mod:`webop.settings.base` has the base class of the groups, :mod:`webop.settings.values` the types,
 :mod:`webop.settings.environment` the variables.
 """
 
@@ -17,8 +17,6 @@ import os
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, TypeAdapter
-
 from webop.objects.names import SUBDOMAIN
 from webop.objects.resources import Resource, Selector
 from webop.objects.shards import SHARDS
@@ -29,19 +27,24 @@ from webop.objects.storage.progress import (
     SmartProgressStorage,
 )
 from webop.servers.limits import DefaultLimits
-from webop.settings.base import (
+from webop.settings.base import Section, made
+from webop.settings.environment import apply_environment
+from webop.settings.thread_pools import PoolSection, Threads
+from webop.settings.values import (
+    Count,
     Delays,
     Label,
     Level,
     Positive,
     Rights,
     Seconds,
-    Section,
     Server,
     Subdomain,
+    number,
+    parse,
+    text,
+    without_effect,
 )
-from webop.settings.environment import apply_environment
-from webop.settings.thread_pools import PoolSection, Threads
 from webop.settings.watch_selectors import Kinds, SelectorMapping, Selectors
 
 _SERVING = DefaultLimits()
@@ -64,7 +67,7 @@ class IdentitySettings(Section):
 
     def set_default(self, name: str) -> None:
         """Set the name, unless it is set already."""
-        if "name" not in self.model_fields_set:
+        if "name" not in self._given:
             self.name = name
 
 
@@ -94,13 +97,13 @@ class PostingSettings(Section):
     """The prefix of the names of Events."""
     rate: Positive = 50.0
     """The average number of requests per second that the operator sends for Events."""
-    burst: int = Field(default=500, ge=1)
+    burst: Count = 500
     """The number of requests that it can send at once after a quiet time."""
     aggregation_interval: Seconds = 600.0
     """Seconds within which a repeated message is counted in the same Event."""
-    queue_limit: int = Field(default=2_000, ge=1)
+    queue_limit: Count = 2_000
     """The maximum number of waiting Events; Normal Events use at most half of it."""
-    memory_limit: int = Field(default=10_000, ge=1)
+    memory_limit: Count = 10_000
     """The number of posted Events that webop remembers to detect repetitions."""
 
 
@@ -113,7 +116,7 @@ class PeeringSettings(Section):
     """Whether the log omits renewals of the operator's record."""
     priority: int = 0
     """The priority of this operator: the operator with the highest one is active."""
-    lifetime: int = Field(default=60, ge=1)
+    lifetime: Count = 60
     """How long the record of this operator is valid; the operator renews it before that."""
     mandatory: bool = False
     """Whether the operator pauses while the peering object does not exist."""
@@ -130,7 +133,10 @@ class PeeringSettings(Section):
 
     @namespaced.setter
     def namespaced(self, value: bool) -> None:
-        self.clusterwide = not TypeAdapter(bool).validate_python(value)
+        try:
+            self.clusterwide = not parse(bool, value)
+        except ValueError as exc:
+            raise self._build_error("namespaced", value, str(exc)) from None
 
 
 class LeadershipSettings(Section):
@@ -152,10 +158,10 @@ class LeadershipSettings(Section):
     handles all objects of a namespace."""
     unsharded: Kinds = ()
     """Kinds that one replica handles alone: the owner of shard 0."""
-    canary_shards: Annotated[int, Field(ge=1, le=SHARDS)] | None = None
+    canary_shards: Annotated[int, number(int, least=1, most=SHARDS)] | None = None
     """How many shards the replicas of this version try the version with; None for a normal replica.
     The variable WEBOP_CANARY sets it, too."""
-    canary_failures: Annotated[float, Field(ge=0, le=1)] = 0.2
+    canary_failures: Annotated[float, number(least=0, most=1)] = 0.2
     """The share of failed calls of handlers from which a canary gives up its shards."""
     lease_namespace: str | None = None
     """The namespace of the Lease; by default that of the credentials, such as the pod's."""
@@ -189,11 +195,11 @@ class WatchingSettings(Section):
     if the API server supports it (Kubernetes API concepts: "Streaming lists")."""
     managed_fields: bool = False
     """Whether handlers get ``metadata.managedFields``, often the larger part of an object."""
-    label_selectors: Selectors = Field(default_factory=SelectorMapping)
+    label_selectors: Selectors = made(SelectorMapping)
     """Label selectors by kinds: webop sees only the objects that match (page "Selectors")."""
-    field_selectors: Selectors = Field(default_factory=SelectorMapping)
+    field_selectors: Selectors = made(SelectorMapping)
     """Field selectors by kinds, in the same way."""
-    shard_selectors: Selectors = Field(default_factory=SelectorMapping)
+    shard_selectors: Selectors = made(SelectorMapping)
     """Shard selectors by kinds, in the same way; if several match a kind, the first one counts.
     Peers of the same priority do not pause the operator then."""
 
@@ -226,12 +232,12 @@ class WatchingSettings(Section):
 class BatchingSettings(Section):
     """The processing of many objects at once."""
 
-    worker_limit: int | None = Field(default=None, ge=1)
+    worker_limit: Count | None = None
     """The number of objects of one kind that are processed at once; None for no limit."""
-    idle_timeout: Seconds = 5.0
-    """No effect, accepted for compatibility: objects without work have no worker."""
-    batch_window: Seconds = 0.1
-    """No effect, accepted for compatibility: webop uses the newest state without waiting."""
+    idle_timeout: Annotated[float | None, without_effect("idle_timeout")] = 5.0
+    """No effect, accepted with a warning: objects without work have no worker."""
+    batch_window: Annotated[float | None, without_effect("batch_window")] = 0.1
+    """No effect, accepted with a warning: webop uses the newest state without waiting."""
     exit_timeout: Seconds = 2.0
     """How long objects in progress can take when the operator shuts down."""
     error_delays: Delays = _FIBONACCI
@@ -257,12 +263,12 @@ class AdmissionSettings(PoolSection):
     ``WebhookServer``."""
     managed: Subdomain = None
     """The name of the webhook configurations that webop maintains; None for none."""
-    max_body: int = Field(default=_SERVING.max_body, ge=1)
+    max_body: Count = _SERVING.max_body
     """The maximum size of a review in bytes; larger ones are denied."""
-    max_held_bytes: int = Field(default=_SERVING.max_held_bytes, ge=1)
+    max_held_bytes: Count = _SERVING.max_held_bytes
     """The memory for all reviews in bytes, decoded; further ones get 429. One review, or the
     reviews from one address, can take half of it. Adapt it to the memory limit of the container."""
-    max_connections: int = Field(default=_SERVING.max_connections, ge=1)
+    max_connections: Count = _SERVING.max_connections
     """The maximum number of open connections of a port; then webop closes idle ones."""
     read_timeout: Positive = _SERVING.read_timeout
     """The time in which a client must send a complete request; then webop closes the
@@ -271,15 +277,15 @@ class AdmissionSettings(PoolSection):
     """The time after which webop closes a connection without requests."""
     review_timeout: Positive = _SERVING.review_timeout
     """The limit for reviews of clients that send no timeout; API servers send one."""
-    max_reviews: int = Field(default=_SERVING.max_reviews, ge=1)
+    max_reviews: Count = _SERVING.max_reviews
     """The maximum number of reviews at once; further ones get 429, and the API server retries
     them."""
-    max_calls: int = Field(default=_SERVING.max_calls, ge=1)
+    max_calls: Count = _SERVING.max_calls
     """The maximum number of calls of one handler at once, so that a slow handler does not block
     the others."""
-    executor: concurrent.futures.Executor = Field(default_factory=_ADMISSION.build_default)
+    executor: concurrent.futures.Executor = made(_ADMISSION.build_default)
     """The thread pool of sync admission handlers."""
-    memo_limit: int = Field(default=5000, ge=0)
+    memo_limit: Annotated[int, number(int, least=0)] = 5000
     """The maximum number of memos for objects that webop knows only from reviews; it drops the
     oldest."""
     shutdown_delay: Seconds = 10.0
@@ -302,7 +308,7 @@ class ExecutionSettings(PoolSection):
 
     threads: ClassVar[Threads] = _HANDLERS
 
-    executor: concurrent.futures.Executor = Field(default_factory=_HANDLERS.build_default)
+    executor: concurrent.futures.Executor = made(_HANDLERS.build_default)
     """The thread pool of sync handlers, including timers."""
     default_backoff: Seconds = 60
     """The pause before a retry after an arbitrary error, for handlers without ``backoff``."""
@@ -316,7 +322,7 @@ class BackgroundSettings(PoolSection):
 
     threads: ClassVar[Threads] = _DAEMONS
 
-    executor: concurrent.futures.Executor = Field(default_factory=_DAEMONS.build_default)
+    executor: concurrent.futures.Executor = made(_DAEMONS.build_default)
     """The thread pool of sync daemons; each uses one thread as long as it runs."""
     cancellation_polling: Seconds = 60
     """The interval of warnings about a daemon that does not stop."""
@@ -342,7 +348,7 @@ class NetworkingSettings(Section):
     above, and ``Retry-After`` extends it to a minute at most."""
     trust_env: bool = False
     """Whether the client uses the proxies in environment variables."""
-    field_manager: str | None = Field(default=None, min_length=1, max_length=128)
+    field_manager: Annotated[str, text(1, 128)] | None = None
     """The field manager of what handlers apply with the client; its name begins those of children.
     None for the name of the operator."""
     rights: Rights = ()
@@ -353,15 +359,14 @@ class NetworkingSettings(Section):
 class PersistenceSettings(Section):
     """The state on the objects, and its storages."""
 
-    finalizer: str = Field(default="kopf.zalando.org/KopfFinalizerMarker", min_length=1)
+    finalizer: Annotated[str, text(1)] = "kopf.zalando.org/KopfFinalizerMarker"
     """The name of the finalizer."""
-    progress_storage: ProgressStorage = Field(default_factory=SmartProgressStorage)
+    progress_storage: ProgressStorage = made(SmartProgressStorage)
     """The storage of the progress of handlers."""
-    diffbase_storage: DiffBaseStorage = Field(default_factory=AnnotationsDiffBaseStorage)
+    diffbase_storage: DiffBaseStorage = made(AnnotationsDiffBaseStorage)
     """The storage of the last handled state."""
-    consistency_timeout: Seconds | None = 5.0
-    """No effect, accepted for compatibility: webop reads the newest state when a patch
-    conflicts."""
+    consistency_timeout: Annotated[float | None, without_effect("consistency_timeout")] = 5.0
+    """No effect, accepted with a warning: webop reads the newest state when a patch conflicts."""
     _prefix: str | None = None
 
     @property
@@ -375,12 +380,12 @@ class PersistenceSettings(Section):
     @prefix.setter
     def prefix(self, value: str | None) -> None:
         if not isinstance(value, str) or not SUBDOMAIN.fullmatch(value):
-            text = "it must be a lower-case DNS name, such as shop.example.com"
-            raise self._build_error("prefix", value, text)
-        taken = sorted(_STORAGES & self.model_fields_set) if self._prefix is None else ()
+            why = "it must be a lower-case DNS name, such as shop.example.com"
+            raise self._build_error("prefix", value, why)
+        taken = sorted(_STORAGES & self._given) if self._prefix is None else ()
         if taken:
             raise self._build_error("prefix", value, _CLASH.format(taken[0]))
-        is_chosen = "finalizer" in self.model_fields_set
+        is_chosen = "finalizer" in self._given
         if not is_chosen or self.finalizer == f"{self._prefix}/finalizer":
             self.finalizer = f"{value}/finalizer"
         self._prefix = None  # so that these can be set
@@ -392,7 +397,7 @@ class PersistenceSettings(Section):
         """Set a setting.
 
         Raises:
-            pydantic.ValidationError: also if the prefix has set it.
+            SettingError: also if the prefix has set it.
         """
         if name in _STORAGES and self._prefix is not None:
             raise self._build_error(name, value, _CLASH.format("prefix"))
@@ -412,19 +417,19 @@ class OperatorSettings(Section):
     A wrong name or value is an error at once. Times are in seconds. See docs/reference/settings.md.
     """
 
-    operator: IdentitySettings = Field(default_factory=IdentitySettings.model_construct)
-    process: ProcessSettings = Field(default_factory=ProcessSettings.model_construct)
-    posting: PostingSettings = Field(default_factory=PostingSettings.model_construct)
-    peering: PeeringSettings = Field(default_factory=PeeringSettings.model_construct)
-    leadership: LeadershipSettings = Field(default_factory=LeadershipSettings.model_construct)
-    watching: WatchingSettings = Field(default_factory=WatchingSettings.model_construct)
-    batching: BatchingSettings = Field(default_factory=BatchingSettings.model_construct)
-    scanning: ScanningSettings = Field(default_factory=ScanningSettings.model_construct)
-    admission: AdmissionSettings = Field(default_factory=AdmissionSettings.model_construct)
-    execution: ExecutionSettings = Field(default_factory=ExecutionSettings.model_construct)
-    background: BackgroundSettings = Field(default_factory=BackgroundSettings.model_construct)
-    networking: NetworkingSettings = Field(default_factory=NetworkingSettings.model_construct)
-    persistence: PersistenceSettings = Field(default_factory=PersistenceSettings.model_construct)
+    operator: IdentitySettings = made(IdentitySettings)
+    process: ProcessSettings = made(ProcessSettings)
+    posting: PostingSettings = made(PostingSettings)
+    peering: PeeringSettings = made(PeeringSettings)
+    leadership: LeadershipSettings = made(LeadershipSettings)
+    watching: WatchingSettings = made(WatchingSettings)
+    batching: BatchingSettings = made(BatchingSettings)
+    scanning: ScanningSettings = made(ScanningSettings)
+    admission: AdmissionSettings = made(AdmissionSettings)
+    execution: ExecutionSettings = made(ExecutionSettings)
+    background: BackgroundSettings = made(BackgroundSettings)
+    networking: NetworkingSettings = made(NetworkingSettings)
+    persistence: PersistenceSettings = made(PersistenceSettings)
 
     @property
     def queueing(self) -> BatchingSettings:
@@ -445,6 +450,6 @@ class OperatorSettings(Section):
         Raises:
             ConfigurationError: a value is invalid, or the setting can be set only in code.
         """
-        settings = cls.model_construct()  # its validators are slow to build; the first use does it
+        settings = cls()
         apply_environment(settings, environment)
         return settings

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, MutableMapping
-from typing import Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
-import pydantic
-from pydantic import PlainValidator
-
-from webop.models.model import build_selector
+from webop.models.definitions import build_selector, is_class
 from webop.objects.resources import Marker, Resource, ResourceFn, Selector, parse_selector
 
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
 SelectorKey: TypeAlias = (
-    str | Marker | ResourceFn | Selector | tuple[str | Marker, ...] | type[pydantic.BaseModel]
+    "str | Marker | ResourceFn | Selector | tuple[str | Marker, ...] | type[BaseModel]"
 )
 """Kinds, as decorators name them: ``"pods"``, ``("apps", "deployments")``, a model."""
 
 
-class SelectorMapping(MutableMapping[SelectorKey, str]):
+class SelectorMapping(MutableMapping["SelectorKey", str]):
     """The selectors of kinds.
 
     The keys are as the arguments of the decorators: a name, a tuple of group, version and name,
@@ -71,7 +71,7 @@ def _parse(key: SelectorKey) -> Selector:
     """
     if isinstance(key, Selector):
         return key
-    if isinstance(key, type) and issubclass(key, pydantic.BaseModel):
+    if is_class(key):
         return build_selector(key)
     return parse_selector(*key) if isinstance(key, tuple) else parse_selector(key)
 
@@ -88,7 +88,7 @@ def _check(value: Any) -> SelectorMapping:
     raise ValueError("it must be a mapping of kinds to selectors, such as {'pods': 'app=x'}")
 
 
-Selectors = Annotated[SelectorMapping, PlainValidator(_check)]
+Selectors = Annotated[SelectorMapping, _check]
 
 
 def _parse_kinds(value: Any) -> tuple[Selector, ...]:
@@ -101,4 +101,4 @@ def _parse_kinds(value: Any) -> tuple[Selector, ...]:
         raise ValueError(f"it must be a list of kinds, such as ['pods']: {exc}") from None
 
 
-Kinds = Annotated[tuple[Selector, ...], PlainValidator(_parse_kinds)]
+Kinds = Annotated[tuple[Selector, ...], _parse_kinds]

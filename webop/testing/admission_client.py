@@ -1,7 +1,7 @@
 """Call admission handlers in tests of users, in the process of the test, without a cluster.
 
 Flow: :class:`AdmissionClient` runs the same app as production, and posts the requests of an API
-server to it (httpx): first to the mutating webhooks, one after another, each with the
+server to it: first to the mutating webhooks, one after another, each with the
 object as the previous one left it; then the result to the validating webhooks. The responses make
 an :class:`AdmissionResult`.
 """
@@ -14,13 +14,11 @@ from collections.abc import Awaitable, Collection, Iterable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self, Unpack
-from urllib.parse import quote
 
-import httpx
 import orjson
 
 from webop.admission.configurations.building import build_typed_id
-from webop.app import create_app
+from webop.app import OperatorApp, create_app
 from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.errors import ReviewError, WebopError
 from webop.handlers.model import WebhookType
@@ -30,6 +28,7 @@ from webop.objects.resources import Resource
 from webop.runtime.loading import load_sources
 from webop.settings.groups import AdmissionSettings, OperatorSettings
 from webop.testing.admission_results import AdmissionResult, read_result
+from webop.testing.asgi_requests import post
 from webop.testing.registries import AdmissionRegistry, called, replace_default_registry
 from webop.testing.review_building import (
     Object,
@@ -127,20 +126,20 @@ class AdmissionClient:
             self._vault = Vault({"cluster": info})
         self._handlers = OperatorRegistry()
         self._stack = AsyncExitStack()
-        self._http: httpx.AsyncClient | None = None
+        self._app: OperatorApp | None = None
 
     async def __aenter__(self) -> Self:
         """Import the modules and call the startup handlers; raise their errors."""
-        if self._http is not None:
+        if self._app is not None:
             raise WebopError("This AdmissionClient runs already.")
         async with AsyncExitStack() as stack:
-            self._http = await self._start(stack)
+            self._app = await self._start(stack)
             self._stack = stack.pop_all()
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
         """Call the cleanup handlers; raise their errors."""
-        self._http = None
+        self._app = None
         await self._stack.aclose()
 
     async def create(self, obj: Object, **options: Unpack[RequestOptions]) -> AdmissionResult:
@@ -184,28 +183,30 @@ class AdmissionClient:
 
         It goes to one handler, or to all matching ones; errors as for :meth:`create`.
         """
-        http = self._get_http()
+        app = self._get_app()
         given: RequestOptions = {"webhook": webhook, "headers": headers, "timeout": timeout}
         parse_options("send()", given, RequestOptions)
         calls: dict[str, None] = {}
         token = called.set(calls)
         try:
-            response = await http.post(
-                f"/{quote(webhook or '')}",
-                content=orjson.dumps(request),
+            status, body = await post(
+                app,
+                f"/{webhook or ''}",
+                orjson.dumps(request),
                 headers={"Content-Type": "application/json", **(headers or {})},
-                params={} if timeout is None else {"timeout": f"{timeout:g}s"},
+                query="" if timeout is None else f"timeout={timeout:g}s",
             )
         finally:
             called.reset(token)
-        if response.status_code != 200:
-            raise ReviewError(response.json()["message"], status=response.status_code)
-        return read_result(request, response.json()["response"], calls)
+        answer = orjson.loads(body)
+        if status != 200:
+            raise ReviewError(answer["message"], status=status)
+        return read_result(request, answer["response"], calls)
 
-    def _get_http(self) -> httpx.AsyncClient:
-        if self._http is None:
+    def _get_app(self) -> OperatorApp:
+        if self._app is None:
             raise WebopError("This AdmissionClient does not run. Use it within `async with`.")
-        return self._http
+        return self._app
 
     async def _admit(
         self,
@@ -214,7 +215,7 @@ class AdmissionClient:
         old: Object | None,
         options: RequestOptions,
     ) -> AdmissionResult:
-        self._get_http()
+        self._get_app()
         parse_options(f"{operation.lower()}()", options, RequestOptions)
         if operation == "UPDATE" and (new is None or old is None):
             raise TypeError("update() needs both states of the object: the old and the new one.")
@@ -259,7 +260,7 @@ class AdmissionClient:
             paths[WebhookType.VALIDATING] = [webhook]  # the app explains the error best
         return paths
 
-    async def _start(self, stack: AsyncExitStack) -> httpx.AsyncClient:
+    async def _start(self, stack: AsyncExitStack) -> OperatorApp:
         if self._registry is None:  # modules (not files) stay imported
             load_sources(
                 each for each in self._modules if not (each.endswith(".py") or "/" in each)
@@ -282,9 +283,7 @@ class AdmissionClient:
             )
         if self._resources and app.operator is not None:
             app.operator.context.cluster_view.update(self._resources)
-        transport = httpx.ASGITransport(app=app)
-        http = httpx.AsyncClient(transport=transport, base_url="http://webop")
-        return await stack.enter_async_context(http)
+        return app
 
     async def _limit(self, step: Awaitable[Any], activity: str) -> None:
         try:
@@ -309,5 +308,6 @@ class _DetachedSettings(AdmissionSettings):
 
 def _detach(settings: OperatorSettings) -> OperatorSettings:
     """Return a copy of the settings without a webhook server."""
-    admission = _DetachedSettings.model_construct(**(dict(settings.admission) | _DETACHED))
-    return settings.model_copy(update={"admission": admission})
+    admission = _DetachedSettings()
+    vars(admission).update(vars(settings.admission) | _DETACHED)
+    return settings.copy(admission=admission)

@@ -86,8 +86,8 @@ class FakeClient(AsyncClient):
 
     Args:
         given: what exists at the start, as for ``LocalCluster.apply``: classes with
-            ``@webop.resource`` (their kinds), objects as models or mappings, and paths of files
-            with YAML. Objects keep their status. Their namespaces are created.
+            ``@webop.models.resource`` (their kinds), objects as models or mappings, and paths of
+            files with YAML. Objects keep their status. Their namespaces are created.
         namespace: the namespace of objects that name none: given ones, and parents of reconcilers.
             It exists from the start. Requests must name theirs, as on a cluster.
         now: the time at the start, with a time zone. It stands still until the test moves
@@ -115,7 +115,6 @@ class FakeClient(AsyncClient):
             self._read_clock,
             random.Random(0),  # noqa: S311 - for the uids, which are the same in each run
             kinds=list_kinds(),
-            applies=True,
             collects=garbage_collection,
             converter=convert,
         )
@@ -296,6 +295,27 @@ class FakeClient(AsyncClient):
         """
         build = functools.partial(build_finished_status, succeeded=succeeded)
         return await self._play(kind, name, namespace, build)
+
+    def write_log(
+        self,
+        pod: str,
+        text: str,
+        *,
+        namespace: str,
+        container: str | None = None,
+        previous: bool = False,
+    ) -> None:
+        """Add lines to the log that :meth:`logs` reads, as a container does.
+
+        ::
+
+            client.write_log("web-0", "ready", namespace="default")
+            assert await client.logs("web-0", namespace="default") == ["ready"]
+
+        The log ends there, also for ``follow=True``. It has no times, so ``since=`` does not count.
+        Name the container if the pod has several.
+        """
+        self._server.logs.write(f"{namespace}/{pod}", text, container, is_previous=previous)
 
     async def _play(
         self,

@@ -1,6 +1,7 @@
 """Objects of models for property tests: strategies of hypothesis from structural schemas.
 
-Rules in CEL are not followed, except those of ``webop.OneOf``; the models refuse what does not fit.
+Rules in CEL are not followed, except those of ``webop.models.OneOf``; the models refuse what does
+not fit.
 """
 
 from __future__ import annotations
@@ -13,12 +14,11 @@ from hypothesis import HealthCheck, Phase, assume, settings
 from hypothesis import strategies as st
 
 from webop.errors import MisfitError
-from webop.models.cel_costs import find_values
-from webop.models.cel_rules import INT_OR_STRING, LIST_KEYS, LIST_TYPE, RULES
+from webop.models.definitions import find_definition
 from webop.models.fitting import fit
-from webop.models.model import find_definition
+from webop.models.keywords import INT_OR_STRING, LIST_KEYS, LIST_TYPE, RULES
 from webop.models.patterns import FORMATS
-from webop.models.schema import Schema, build_schema
+from webop.models.schema import Schema, build_schema, find_values
 
 Strategy = st.SearchStrategy[Any]
 

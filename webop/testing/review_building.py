@@ -5,39 +5,35 @@ from __future__ import annotations
 import secrets
 import uuid
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypedDict, Unpack
 
 import orjson
-import pydantic
-from pydantic import BeforeValidator
-from pydantic_core import PydanticCustomError
 
 from webop.aio.clock import now
 from webop.errors import ConfigurationError
+from webop.handlers.option_values import must_be
 from webop.handlers.options import parse_options
-from webop.handlers.webhook_options import must_be
+from webop.models.definitions import is_instance
 from webop.models.fitting import dump
 from webop.objects.fields import Json, unwrap_mapping
 from webop.objects.resources import Resource, guess_plural
 
-Object = Mapping[str, Any] | pydantic.BaseModel
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+Object: TypeAlias = "Mapping[str, Any] | BaseModel"
 
 _OPTIONS = {"CREATE": "CreateOptions", "UPDATE": "UpdateOptions", "DELETE": "DeleteOptions"}
 _SUFFIX_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # of the names that API servers generate
 _KEPT = ("uid", "creationTimestamp", "resourceVersion")
 
 
-def _check_groups(groups: object) -> object:
-    """Refuse a string, which would be an iterable of characters."""
-    if isinstance(groups, str):
-        raise PydanticCustomError("kind_type", "must be a list of names")
-    return groups
-
-
 class TargetOptions(TypedDict, total=False):
     """The target of a request, in addition to the objects, and its user."""
 
-    resource: Annotated[Resource | str | None, must_be("a webop.Resource or a plural name")]
+    resource: Annotated[
+        Resource | str | None, must_be("a webop.Resource or a plural name", Resource | str)
+    ]
     """The resource or its plural name; by default guessed from the kind"""
     kind: str | None
     """By default that of the object"""
@@ -45,9 +41,14 @@ class TargetOptions(TypedDict, total=False):
     """By default that of the object"""
     name: str | None
     """By default that of the object"""
-    user: Annotated[str | Mapping[str, Any] | None, must_be("a name, or a mapping like userInfo")]
+    user: Annotated[
+        str | Mapping[str, Any] | None, must_be("a name, or a mapping like userInfo", str | Mapping)
+    ]
     """The name of the user, or the whole ``userInfo``; by default an administrator"""
-    groups: Annotated[Iterable[str] | None, BeforeValidator(_check_groups)]
+    groups: Annotated[
+        Iterable[str] | None,
+        must_be("a list of names", Iterable, lambda value: not isinstance(value, str)),
+    ]
     """The groups of the user; "system:authenticated" is added"""
     dry_run: bool
     """Whether the request is a dry run"""
@@ -135,7 +136,7 @@ def to_json(obj: Object | None) -> Json | None:
     Raises:
         TypeError: this is no mapping, or contains values that JSON cannot represent.
     """
-    if isinstance(obj, pydantic.BaseModel):
+    if is_instance(obj):
         return dump(obj)
     if obj is not None and not isinstance(obj, Mapping):
         raise TypeError(f"An object must be a mapping, got {obj!r}.")

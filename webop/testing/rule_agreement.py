@@ -27,7 +27,7 @@ from webop.errors import APINotFoundError, APIStatusError, ClusterError, Configu
 from webop.handlers.model import MatchCondition, Rule, WebhookType
 from webop.handlers.registry import OperatorRegistry, get_default_registry
 from webop.models.crds import build_crds
-from webop.models.model import find_definition, list_versions
+from webop.models.definitions import find_definition, list_versions
 from webop.objects.fields import Json
 from webop.objects.resources import Resource, parse_selector
 from webop.testing.admission_client import AdmissionClient
@@ -120,8 +120,8 @@ def check_agreement(  # noqa: PLR0913 - what to compare, and how often
         cluster.apply(*build_crds(list_versions(rule.model)))
     elif objects is None:
         raise ConfigurationError(
-            f"{rule} names no class with @webop.resource(), from which objects could be made: pass "
-            "objects=."
+            f"{rule} names no class with @webop.models.resource(), from which objects could be "
+            "made: pass objects=."
         )
     number = random.SystemRandom().randrange(2**32) if seed is None else seed
     attempts = made.build_attempts(objects, rule.operations & _METHODS.keys())

@@ -128,7 +128,7 @@ def run_operator(handlers: Path, kubeconfig: Path, log: Path) -> Iterator[Operat
         log: the file for its log.
     """
     probes = f"http://127.0.0.1:{find_free_port()}"
-    options = ["--all-namespaces", "--standalone", "--verbose", f"--probes={probes}/healthz"]
+    options = ["--all-namespaces", "--standalone", "--verbose", f"--liveness={probes}/healthz"]
     files = [str(handlers), str(HERE / "local_storage.py")]
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(("WEBOP_", "EVC_"))

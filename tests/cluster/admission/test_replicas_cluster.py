@@ -118,7 +118,7 @@ async def test_a_replica_at_another_address_waits_unless_it_may_take_over(
     await boss.leave()
     assert await site.has_names("x")
     handed = f" at {SERVICE}. If it does not run any more, remove them: "
-    assert f"{handed}webop webhooks remove {site.name}" in caplog.text
+    assert f"{handed}webop uninstall --managed {site.name}" in caplog.text
     await first.leave()
     assert await crew.is_clean()
 

@@ -71,7 +71,7 @@ def test_an_async_handler_that_blocks_the_loop_is_named_with_its_stack(
 
     @webop.on.cleanup(id="tidy")
     async def tidy(**_: Any) -> None:
-        block(1)
+        block(0.8)
 
     run_once(0.2, loop_factory)
     (warning,) = find(caplog, "so far")
@@ -86,28 +86,23 @@ def test_an_async_handler_that_blocks_the_loop_is_named_with_its_stack(
     assert 0.5 < float(end.getMessage().split()[-2]) < 3
 
 
-def test_one_that_does_not_block_and_a_sync_one_are_not(caplog: pytest.LogCaptureFixture) -> None:
-    @webop.on.cleanup(id="patient")
-    async def patient(**_: Any) -> None:
-        await asyncio.sleep(1)
-
-    @webop.on.cleanup(id="sync")
-    def sync(**_: Any) -> None:
-        time.sleep(1)
-
-    run_once(0.4)
-    assert not find(caplog, "event loop")
-
-
-def test_it_is_switched_off_by_its_setting_and_leaves_no_thread(
+def test_neither_one_that_does_not_block_nor_a_sync_one_nor_any_without_a_threshold_is_named(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    @webop.on.startup(id="begin")
-    async def begin(settings: webop.OperatorSettings, **_: Any) -> None:
-        settings.process.blocked_loop_threshold = None
-        block(1)
+    @webop.on.startup(id="patient")
+    async def patient(**_: Any) -> None:
+        await asyncio.sleep(0.6)
 
-    run_once(0.7)
+    @webop.on.startup(id="sync")
+    def sync(**_: Any) -> None:
+        block(0.6)
+
+    @webop.on.startup(id="switch")
+    async def switch(settings: webop.OperatorSettings, **_: Any) -> None:
+        settings.process.blocked_loop_threshold = None
+        block(0.6)
+
+    run_once(0.3)
     assert not find(caplog, "event loop")
     await_thread_end()
 
@@ -118,7 +113,7 @@ def test_a_filter_or_anything_else_that_blocks_is_shown_by_its_stack(
     @webop.on.cleanup(id="spawn")
     async def spawn(**_: Any) -> None:
         async def count() -> None:
-            block(1)
+            block(0.5)
 
         await asyncio.gather(count())
 
@@ -154,7 +149,7 @@ async def test_a_review_that_blocks_the_loop_of_an_asgi_server_is_named(
 ) -> None:
     @webop.on.validate("kopfexamples", id="check")
     async def check(**_: Any) -> None:
-        block(1)
+        block(0.5)
 
     settings = build_settings(process={"blocked_loop_threshold": 0.2})
     async with serve(settings=settings) as site:
@@ -163,24 +158,25 @@ async def test_a_review_that_blocks_the_loop_of_an_asgi_server_is_named(
 
 
 _COLLECTED = """
-import asyncio, gc, threading, time
-from webop.calls.blocked_loop import watching_loop
-from webop.settings.groups import OperatorSettings
+import asyncio, gc, threading, time, webop
+
+settings, flag = webop.OperatorSettings(), threading.Event()
+settings.process.blocked_loop_threshold = 0.001
 
 
-async def run():
-    settings = OperatorSettings()
-    settings.process.blocked_loop_threshold = 0.001
-    with watching_loop(settings.process):
-        for _ in range(100):
-            threading.Thread(target=time.sleep, args=(0.01,)).start()
-            await asyncio.sleep(0)
-            time.sleep(0.001)
+@webop.on.startup()
+async def collect(**_):
+    gc.callbacks.append(lambda *_: time.sleep(0.0001))  # lets other threads run
+    gc.set_threshold(1)
+    for _ in range(100):
+        threading.Thread(target=time.sleep, args=(0.01,)).start()
+        await asyncio.sleep(0)
+        time.sleep(0.001)
+    gc.callbacks.pop()
+    flag.set()
 
 
-gc.callbacks.append(lambda *_: time.sleep(0.0001))  # lets other threads run
-gc.set_threshold(1)
-asyncio.run(run())
+asyncio.run(webop.operator(settings=settings, stop_flag=flag, clusterwide=True))
 print("ended")
 """
 

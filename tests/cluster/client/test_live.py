@@ -11,8 +11,10 @@ import pytest
 from tests.kit.client_options import Networking, Watching
 from tests.kit.mirrors import get_versions, mirroring
 from tests.kit.operators import get_connection
+from tests.kit.waiting import eventually
 from webop.client.api import Client
 from webop.client.auth.vault import Vault
+from webop.client.objects import AsyncClient
 from webop.objects.resources import Resource
 from webop.testing import LocalCluster
 
@@ -54,3 +56,40 @@ async def test_a_watch_survives_a_kill_and_restart_of_the_api_server(
         expected = await fetch_versions(client, namespace)
         await mirror.wait_for(lambda: mirror.versions == expected)
         assert mirror.deleted == ["deleted"]
+
+
+async def test_the_changes_that_a_user_sees_survive_a_kill_and_restart_of_the_api_server(
+    webop_cluster: LocalCluster, webop_namespace: str
+) -> None:
+    here = webop_namespace
+    seen: list[tuple[str, str]] = []
+
+    async def follow(client: AsyncClient) -> None:
+        async for change in client.watch(
+            "configmaps", namespace=here, fields="metadata.name!=kube-root-ca.crt"
+        ):
+            seen.append((change.type, change.object["metadata"]["name"]))  # noqa: PERF401
+
+    vault = Vault({"x": get_connection(webop_cluster)})
+    async with Client(vault, NETWORKING) as requests, asyncio.TaskGroup() as group:
+        client = AsyncClient(requests)
+        kept, *_ = [
+            await client.create(build_map(name), namespace=here)
+            for name in ("kept", "changed", "deleted")
+        ]
+        task = group.create_task(follow(client))
+        await eventually(lambda: len(seen) == 3)
+        assert {kind for kind, _ in seen} == {"ADDED"}
+        seen.clear()
+        await asyncio.to_thread(webop_cluster.kill_apiserver)
+        deleting = group.create_task(client.delete("configmaps", "deleted", namespace=here))
+        await asyncio.to_thread(webop_cluster.restart_apiserver)
+        await deleting
+        await client.patch("configmaps", "changed", {"data": {"a": "1"}}, namespace=here)
+        await client.create(build_map("created"), namespace=here)
+        await eventually(lambda: len(seen) == 3)
+        expected = [("ADDED", "created"), ("DELETED", "deleted"), ("MODIFIED", "changed")]
+        assert sorted(seen) == expected
+        await client.replace({**kept, "data": {"b": "2"}})
+        await eventually(lambda: seen[3:] == [("MODIFIED", "kept")])
+        task.cancel()

@@ -252,6 +252,36 @@ async def test_applying_keeps_what_others_have_set_and_says_whose_fields_are_in_
         await client.apply({**MAPS, "data": {}}, namespace=here)
 
 
+async def test_replacing_removes_what_is_left_out_and_refuses_what_has_changed_since(
+    handlers_client: AsyncClient, webop_namespace: str
+) -> None:
+    client, here = handlers_client, webop_namespace
+    await client.create(build_map("one", a="1"), namespace=here)
+    read = await client.get("configmaps", "one", namespace=here)
+    replaced = await client.replace({**read, "data": {"b": "2"}})
+    assert replaced["data"] == {"b": "2"}
+    whole = await client.get("configmaps", "one", namespace=here, managed_fields=True)
+    assert {one["manager"] for one in whole["metadata"]["managedFields"]} == {"webop"}
+    again = await client.replace({**replaced, "data": {"c": "3"}})
+    with pytest.raises(webop.APIConflictError, match=r"update configmaps 'one'.*has been modified"):
+        await client.replace({**replaced, "data": {}})
+    await client.delete("configmaps", "one", namespace=here)
+    with pytest.raises(webop.APIStatusError, match="update configmaps 'one'"):
+        await client.replace(again)
+
+
+@pytest.mark.parametrize("missing", ["name", "resourceVersion"])
+async def test_what_was_not_read_cannot_be_replaced(
+    handlers_client: AsyncClient, webop_namespace: str, missing: str
+) -> None:
+    """Without a version, API servers would overwrite what others have changed."""
+    body = build_map("one", webop_namespace)
+    created = await handlers_client.create(body)
+    del created["metadata"][missing]
+    with pytest.raises(ValueError, match=r"read the object with get\(\), change it"):
+        await handlers_client.replace(created)
+
+
 async def test_subresources_are_read_and_patched(
     client: Client, gadgets: Kind, handlers_client: AsyncClient, webop_namespace: str
 ) -> None:

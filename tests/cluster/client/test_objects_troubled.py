@@ -8,6 +8,7 @@ import json
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
+from urllib.parse import unquote
 
 import httpx
 import pytest
@@ -193,35 +194,34 @@ async def test_what_is_no_object_is_an_error_of_the_connection(
         return request
 
     async with meddle(info, rule) as client:
-        attempts = (
-            client.get("configmaps", "one", namespace="default"),
-            client.list("configmaps", namespace="default"),
-            client.wait_for("configmaps", "one", "Ready", namespace="default", timeout=5),
-        )
-        for attempt in attempts:
-            with pytest.raises(webop.APIConnectionError):
-                await attempt
+        with pytest.raises(webop.APIConnectionError):
+            await client.get("configmaps", "one", namespace="default")
+        with pytest.raises(webop.APIConnectionError):
+            await client.list("configmaps", namespace="default")
+        with pytest.raises(webop.APITimeoutError, match="something other than an event"):
+            await client.wait_for("configmaps", "one", "Ready", namespace="default", timeout=0.5)
 
 
-async def test_a_list_whose_pages_expire_is_read_at_once(
+async def test_a_list_whose_pages_expire_goes_on_with_the_rest(
     info: ConnectionInfo, client: Client, webop_namespace: str
 ) -> None:
     for name in ("one", "two"):
         await AsyncClient(client).create(build_map(name, webop_namespace))
-    pages = 0
+    tokens = list[str]()
 
     async def rule(request: Request) -> Response | Request:
-        nonlocal pages
-        pages += "configmaps" in request.target
-        if "continue=" in request.target:
+        _, _, token = request.target.partition("continue=")
+        tokens.append(token) if "configmaps" in request.target else None
+        if token and len(tokens) == 2:
             status = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}
-            return Made(410, status)
+            return Made(410, {**status, "metadata": {"continue": unquote(token)}})
         return request._replace(target=request.target.replace("limit=500", "limit=1"))
 
     async with meddle(info, rule) as troubled:
         found = await troubled.list("configmaps", namespace=webop_namespace)
     assert [item["metadata"]["name"] for item in found] == ["one", "two"]
-    assert pages == 3
+    assert tokens[0] == ""
+    assert tokens[1:] == [tokens[1]] * 2
 
 
 async def test_threads_that_handlers_start_end_with_the_right_to_act(client: Client) -> None:

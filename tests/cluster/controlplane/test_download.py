@@ -30,13 +30,14 @@ class Site:
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
+        self.missing = 0  # bytes that are announced but not sent
         site = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 body = site.files.get(self.path)
                 self.send_response(404 if body is None else 200)
-                self.send_header("Content-Length", str(len(body or b"")))
+                self.send_header("Content-Length", str(len(body or b"") + site.missing))
                 self.end_headers()
                 self.wfile.write(body or b"")
 
@@ -155,8 +156,17 @@ def test_an_archive_at_an_impossible_url_is_a_missing_source(
     recorder: Recorder, tmp_path: Path
 ) -> None:
     archive = Archive("1.36.1", "http://a\x00b/", "0" * 128)
-    with pytest.raises(SourceError, match="cannot download"):
+    with pytest.raises(SourceError, match="cannot reach"):
         download_archive(archive, tmp_path, recorder)
+
+
+def test_an_archive_that_ends_early_is_a_missing_source(
+    site: Site, recorder: Recorder, tmp_path: Path
+) -> None:
+    """Such as one of a proxy that was interrupted: the next source is tried."""
+    site.files["/archive"], site.missing = b"half", 4
+    with pytest.raises(SourceError, match=r"cannot download .* 4 more expected"):
+        download_archive(Archive("1.36.1", f"{site.url}/archive", "0" * 128), tmp_path, recorder)
 
 
 def test_a_site_that_does_not_answer_is_given_up_within_seconds(

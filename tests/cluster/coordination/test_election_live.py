@@ -6,32 +6,29 @@ import asyncio
 import logging
 import re
 import signal
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import pytest
 import yaml
 
 import webop
 from tests.kit.forwarder import Forwarder
-from tests.kit.http_relay import fail
 from tests.kit.operators import Calls, Objects, RunOperator, build_settings
 from tests.kit.processes import Command, Workshop
 from tests.kit.reviews import serve
 from tests.kit.rights import grant, read_vault
 from tests.kit.waiting import eventually
 from webop.client.api import Client
-from webop.coordination.timed_requests import LEASES
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
 
 Json = dict[str, Any]
 
+LEASES = webop.Resource("coordination.k8s.io", "v1", "leases", kind="Lease")
 FAST: Json = {"lease_duration": 2, "renew_deadline": 1.5, "retry_period": 0.1}
 STEADY: Json = {"lease_duration": 3, "renew_deadline": 2.5, "retry_period": 0.2}
 LONG: Json = {"lease_duration": 20, "renew_deadline": 15, "retry_period": 0.2}
@@ -223,42 +220,6 @@ async def stuck(
             return command, proxy
 
         yield run
-
-
-async def test_a_patch_from_before_a_lost_lease_is_left_and_the_loop_has_nothing_to_do(
-    run_relayed: RunOperator, objects: Objects, log: pytest.LogCaptureFixture
-) -> None:
-    refused, is_down, calls = asyncio.Event(), True, 0
-
-    @webop.daemon("widgets")
-    async def daemon(patch: webop.Patch, stopped: Any, **_: Any) -> None:
-        nonlocal calls
-        calls += 1
-        if calls == 1:
-            patch.spec["x"] = "stale"
-            await patch.apply()
-        await stopped.wait()
-
-    async def meddle(request: httpx.Request) -> httpx.Response | None:
-        if not is_down or b"stale" not in request.content:
-            return None
-        refused.set()
-        return fail(503)
-
-    async with run_relayed(lead(objects, **STEADY), identity="me", meddle=meddle):
-        await objects.create("one", {"x": "none"})
-        await refused.wait()
-        taken = {**await read_lease(objects), "holderIdentity": "thief"}
-        await objects.client.patch(LEASES, objects.namespace, "lead", {"spec": taken})
-        await eventually(lambda: "Leadership is lost" in log.text)
-        began = time.process_time()
-        await asyncio.sleep(1)
-        assert time.process_time() - began < 0.5
-        is_down = False
-        await objects.patch("one", {"spec": {"x": "of the thief"}})
-        await eventually(lambda: calls == 2)
-        await objects.pass_fence()
-        assert (await objects.get("one"))["spec"]["x"] == "of the thief"
 
 
 async def test_a_process_ends_at_the_end_of_its_lease_if_a_handler_blocks_beyond_it(

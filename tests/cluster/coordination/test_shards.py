@@ -22,10 +22,7 @@ from tests.kit.scrapes import scrape
 from tests.kit.waiting import eventually
 from webop.client.api import Client
 from webop.controlplane.cluster_client import find_free_port
-from webop.coordination.shard_map import ShardMap, Term
-from webop.coordination.timed_requests import LEASES
 from webop.errors import APINotFoundError
-from webop.objects.resources import Resource
 from webop.objects.shards import SHARDS, find_shard, parse_shards
 
 if TYPE_CHECKING:
@@ -33,8 +30,10 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
-FAST: Json = {"lease_duration": 2, "renew_deadline": 1.5, "retry_period": 0.1}
-MANY = 40  # objects; with random uids, each of three replicas has some of them
+LEASES = webop.Resource("coordination.k8s.io", "v1", "leases", kind="Lease")
+SHORT: Json = {"lease_duration": 4, "renew_deadline": 3}
+TIMES: Json = {"lease_duration": 10, "renew_deadline": 8, "retry_period": 0.1}
+MANY = 24  # objects; with random uids, each of three replicas has some of them
 
 
 @pytest.fixture
@@ -46,7 +45,7 @@ def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 def share(objects: Objects, name: str = "team", **more: Any) -> webop.OperatorSettings:
     """Return the settings of a replica that shares the work."""
     names = {"lease_name": name, "lease_namespace": objects.namespace, "sharded": True}
-    return build_settings(leadership={**FAST, **names, **more})
+    return build_settings(leadership={**TIMES, **names, **more})
 
 
 class Team:
@@ -108,20 +107,6 @@ def seen(calls: Calls) -> Calls:
     return calls
 
 
-async def test_each_object_is_handled_by_the_replica_that_owns_its_shard(
-    team: Team, objects: Objects, seen: Calls
-) -> None:
-    for name in ("one", "two", "three"):
-        await team.add(name)
-    owners = await team.wait_balanced()
-    made = await asyncio.gather(*(objects.make(f"w-{number}") for number in range(MANY)))
-    for body in made:
-        meta = body["metadata"]
-        (call,) = seen.of(meta["name"], "created")
-        assert find_shard(meta["uid"]) in owners[call["by"]]
-    assert len({call["by"] for call in seen}) == 3
-
-
 async def test_a_replica_that_comes_gets_its_share_and_one_that_stops_leaves_it_at_once(
     team: Team, objects: Objects, seen: Calls
 ) -> None:
@@ -145,120 +130,6 @@ async def test_a_replica_that_comes_gets_its_share_and_one_that_stops_leaves_it_
         assert call["by"] == "two"
     found = Counter(call["handler"] for call in seen if call["name"].startswith("w-"))
     assert found == {"created": MANY, "resumed": MANY}
-
-
-async def test_a_change_during_a_move_is_handled_once(
-    team: Team, objects: Objects, seen: Calls
-) -> None:
-    @webop.on.update("widgets", field="spec.x")
-    async def updated(memo: Any, **kwargs: Any) -> None:
-        seen.note("updated", kwargs, by=memo.me)
-        await asyncio.sleep(0.01)
-
-    await team.add("one")
-    await asyncio.gather(*(objects.make(f"w-{number}") for number in range(MANY)))
-    done = asyncio.Event()
-
-    async def churn(name: str) -> None:
-        count = 0
-        while not done.is_set():
-            count += 1
-            await objects.change(name, {"spec": {"x": count}})
-            assert len(seen.of(name, "updated")) == count
-            assert seen.of(name, "updated")[-1]["new"] == count
-
-    async with asyncio.TaskGroup() as group:
-        for number in range(MANY):
-            group.create_task(churn(f"w-{number}"))
-        await team.add("two")
-        await team.wait_balanced()
-        await team.add("three")
-        await team.wait_balanced()
-        await team.stop("one")
-        await team.wait_balanced()
-        done.set()
-    assert {call["by"] for call in seen if call["handler"] == "updated"} == {"one", "two", "three"}
-
-
-async def test_daemons_stop_before_those_of_the_next_owner_begin(
-    team: Team, objects: Objects
-) -> None:
-    running: dict[str, set[str]] = {}
-
-    @webop.daemon("widgets")
-    async def work(name: str, memo: Any, stopped: webop.DaemonStopped, **_: Any) -> None:
-        assert not running.setdefault(name, set())
-        running[name].add(memo.me)
-        try:
-            await stopped.wait()
-        finally:
-            running[name].discard(memo.me)
-
-    await team.add("one")
-    await asyncio.gather(*(objects.create(f"w-{number}") for number in range(MANY)))
-    names = {f"w-{number}" for number in range(MANY)}
-
-    def list_of(owner: str) -> set[str]:
-        return {name for name, by in running.items() if by == {owner}}
-
-    await eventually(lambda: list_of("one") == names, "all daemons")
-    await team.add("two")
-    await eventually(lambda: list_of("two") and list_of("one") | list_of("two") == names, "moves")
-    await team.wait_balanced()
-    await team.stop("one")
-    await eventually(lambda: list_of("two") == names, "all daemons at the second one")
-
-
-async def test_an_object_whose_handler_runs_for_long_stays_and_others_move(
-    team: Team, objects: Objects, calls: Calls, log: pytest.LogCaptureFixture
-) -> None:
-    released = asyncio.Event()
-    webop.on.create("widgets", id="long")(calls.noting("long", released))
-    await team.add("one")
-    await objects.create("busy")
-    await calls.wait("busy")
-    shard = find_shard((await objects.get("busy"))["metadata"]["uid"])
-    await team.add("two")
-    owners = await team.wait_balanced()
-    assert shard in owners["one"]
-    assert len(calls.of("busy")) == 1
-    released.set()
-    await objects.wait_handled("busy")
-    assert len(calls.of("busy")) == 1
-
-
-async def test_without_the_lease_of_owners_all_begin_anew_and_nobody_acts_twice(
-    team: Team, objects: Objects, seen: Calls, client: Client, log: pytest.LogCaptureFixture
-) -> None:
-    for name in ("one", "two"):
-        await team.add(name)
-    await team.wait_balanced()
-    await asyncio.gather(*(objects.make(f"w-{number}") for number in range(MANY)))
-    await client.delete(LEASES, objects.namespace, "team-shards")
-    await eventually(lambda: log.text.count("Leadership is lost") == 2, "both notice it")
-    await team.wait_balanced()
-    for number in range(MANY):
-        await seen.wait(f"w-{number}", "resumed")
-    await objects.make("later")
-    assert len(seen.of("later", "created")) == 1
-
-
-async def test_a_replica_whose_lease_is_deleted_begins_anew(
-    team: Team, objects: Objects, seen: Calls, client: Client, log: pytest.LogCaptureFixture
-) -> None:
-    await team.add("one")
-    await team.add("two")
-    await team.wait_balanced()
-    (slot,) = [
-        name
-        for name in ("team-member-00", "team-member-01")
-        if (await client.get(LEASES, objects.namespace, name))["spec"]["holderIdentity"] == "one"
-    ]
-    await client.delete(LEASES, objects.namespace, slot)
-    await eventually(lambda: "Leadership is lost" in log.text, "a word")
-    await team.wait_balanced()
-    await asyncio.gather(*(objects.make(f"w-{number}") for number in range(MANY)))
-    assert {call["by"] for call in seen} == {"one", "two"}
 
 
 async def test_replicas_with_a_leader_and_replicas_with_shards_exclude_each_other(
@@ -289,9 +160,11 @@ async def test_a_leader_that_cannot_see_whether_an_owner_of_shards_runs_names_th
     await grant(client, user, leases, "get,update", place, "team")
     await grant(client, user, leases, "get", place, "team-shards")
     await grant(client, user, leases, "create", place)
-    killed = Term("team-member-00", "killed", "2026-11-30T00:00:00.000000Z")
-    owners = ShardMap("", {killed: frozenset(range(SHARDS))})
-    await client.create(LEASES, place, owners.write({"metadata": {"name": "team-shards"}}, "team"))
+    killed = {"slot": "team-member-00", "holder": "killed", "shards": f"0-{SHARDS - 1}"}
+    owners = json.dumps([{**killed, "since": "2026-11-30T00:00:00.000000Z"}])
+    meta = {"labels": {"webop.dev/shards": "team"}, "annotations": {"webop.dev/shards": owners}}
+    head = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
+    await client.create(LEASES, place, {**head, "metadata": {"name": "team-shards", **meta}})
     settings = share(objects, sharded=False)
     settings.scanning.disabled = True
     vault = read_vault(webop_cluster, user)
@@ -367,7 +240,7 @@ async def test_reconcilers_of_all_replicas_see_their_children_and_watched_kinds(
     names = [f"w-{number}" for number in range(MANY)]
     await asyncio.gather(*(objects.create(name) for name in names))
     await eventually(lambda: reconciled.keys() == {*names}, "all are reconciled")
-    maps = Resource("", "v1", "configmaps", kind="ConfigMap", namespaced=True)
+    maps = webop.Resource("", "v1", "configmaps", kind="ConfigMap", namespaced=True)
 
     async def read(name: str) -> Json:
         found: Json = (await client.get(maps, objects.namespace, name))["data"]
@@ -378,7 +251,7 @@ async def test_reconcilers_of_all_replicas_see_their_children_and_watched_kinds(
         await client.patch(maps, objects.namespace, name, {"data": {"x": "changed"}})
     for name in names:
         await eventually(partial(read, name), f"{name}", check=lambda data: data["x"] == "wanted")
-    secrets = Resource("", "v1", "secrets", kind="Secret", namespaced=True)
+    secrets = webop.Resource("", "v1", "secrets", kind="Secret", namespaced=True)
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "shared"}}
     await client.create(secrets, objects.namespace, secret)
     await eventually(
@@ -434,7 +307,7 @@ async def test_one_replica_handles_all_objects_of_a_namespace_and_kinds_that_are
         by = {call["by"] for call in seen if str(call["name"]).startswith(namespace)}
         (owner,) = by
         assert find_shard(namespace) in owners[owner]
-    maps = Resource("", "v1", "configmaps", kind="ConfigMap", namespaced=True)
+    maps = webop.Resource("", "v1", "configmaps", kind="ConfigMap", namespaced=True)
     for number in range(10):
         body = {**CONFIG_MAP, "metadata": {"name": f"m-{number}", "labels": {"shards": "no"}}}
         await client.create(maps, objects.namespace, body)
@@ -445,7 +318,7 @@ async def test_one_replica_handles_all_objects_of_a_namespace_and_kinds_that_are
 
 @pytest.fixture
 async def stack_of_namespaces(client: Client, objects: Objects) -> Any:
-    namespaces = Resource("", "v1", "namespaces", kind="Namespace")
+    namespaces = webop.Resource("", "v1", "namespaces", kind="Namespace")
     names = [f"{objects.namespace}-{number}" for number in range(6)]
     for name in names:
         body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
@@ -455,61 +328,43 @@ async def stack_of_namespaces(client: Client, objects: Objects) -> Any:
         await client.delete(namespaces, None, name)
 
 
-async def test_a_replica_without_connection_stops_and_another_one_goes_on(
+@pytest.mark.parametrize(
+    ("verbs", "obstacle", "granted"),
+    [
+        ("get,create,update", 'cannot list resource \\"leases\\"', "list,watch"),
+        ("get,create,list,watch", "cannot update resource", "update"),
+    ],
+    ids=["list", "update"],
+)
+async def test_a_replica_without_a_right_to_leases_gets_no_share_and_says_why_until_it_has_it(
+    webop_cluster: LocalCluster,
     team: Team,
     objects: Objects,
     seen: Calls,
-    run_relayed: RunOperator,
-    relayed: Any,
-    log: pytest.LogCaptureFixture,
+    verbs: str,
+    obstacle: str,
+    granted: str,
 ) -> None:
     await team.add("one")
-    async with run_relayed(
-        share(objects), identity="cut", memo=webop.Memo(me="cut"), beside=True, meddle=None
-    ):
-        team.running["cut"] = team.running["one"]
-        owners = await team.wait_balanced()
-        made = await asyncio.gather(*(objects.make(f"w-{number}") for number in range(MANY)))
-        del team.running["cut"]
-        is_down = asyncio.Event()
-
-        async def refuse(_: Any) -> Any:
-            is_down.set()
-            return fail(503)
-
-        relayed.meddle = refuse
-        for body in made:
-            meta = body["metadata"]
-            if find_shard(meta["uid"]) in owners["cut"]:
-                look = partial(seen.of, meta["name"])
-                await eventually(look, "takeover", check=lambda found: found[-1]["by"] == "one")
-                await objects.change(meta["name"], {"spec": {"x": 1}})
-        assert "The replica cut has not renewed the lease" in log.text
-        relayed.meddle = None
-        team.running["cut"] = team.running["one"]
-        await team.wait_balanced()
-        del team.running["cut"]
-
-
-async def test_a_replica_without_the_right_to_list_leases_is_not_ready_and_says_why(
-    webop_cluster: LocalCluster, objects: Objects, seen: Calls
-) -> None:
-    user = f"{objects.namespace}-blind"
+    await objects.pass_fence()
+    user, client = f"{objects.namespace}-mute", objects.client
     vault = read_vault(webop_cluster, user)
-    verbs, client = "get,list,watch,patch", objects.client
-    await grant(client, user, objects.kind.crd_name, verbs, objects.namespace)
+    await grant(client, user, objects.kind.crd_name, "get,list,watch,patch", objects.namespace)
     leases = "leases.coordination.k8s.io"
-    await grant(client, user, leases, "get,create,update", objects.namespace)
+    await grant(client, user, leases, verbs, objects.namespace)
     settings = share(objects)
     settings.scanning.disabled = True
-    async with serve(settings=settings, vault=vault, namespaces=[objects.namespace]) as site:
+    options: Any = {"vault": vault, "namespaces": [objects.namespace], "memo": webop.Memo(me="two")}
+    async with serve(settings=settings, **options) as site:
 
         async def has(status: int, text: str) -> bool:
             answer = await site.get("/readyz")
             return answer.status_code == status and text in answer.text
 
-        await eventually(lambda: has(503, 'cannot list resource \\"leases\\"'), "the obstacle")
-        await grant(client, user, leases, "get,create,update,list,watch", objects.namespace)
+        await eventually(lambda: has(503, obstacle), "the obstacle")
+        await asyncio.gather(*(objects.make(f"w-{number}") for number in range(MANY)))
+        assert (await team.read_owners()).keys() == {"one"}
+        await grant(client, user, leases, f"{verbs},{granted}", objects.namespace)
         await eventually(lambda: has(200, ""), "readiness")
 
 
@@ -533,30 +388,6 @@ async def test_hostile_leases_take_no_share_and_end_nothing(
     await asyncio.gather(*(objects.make(f"w-{number}") for number in range(MANY)))
     assert await team.read_owners() == owners
     assert len(seen) == MANY
-
-
-async def test_a_replica_that_may_not_write_the_owners_gets_no_share(
-    webop_cluster: LocalCluster, team: Team, objects: Objects, seen: Calls
-) -> None:
-    await team.add("one")
-    await objects.pass_fence()
-    user, client = f"{objects.namespace}-mute", objects.client
-    vault = read_vault(webop_cluster, user)
-    verbs = "get,list,watch,patch"
-    await grant(client, user, objects.kind.crd_name, verbs, objects.namespace)
-    leases = "leases.coordination.k8s.io"
-    await grant(client, user, leases, "get,create,list,watch", objects.namespace)
-    settings = share(objects)
-    settings.scanning.disabled = True
-    async with serve(settings=settings, vault=vault, namespaces=[objects.namespace]) as site:
-
-        async def is_refused() -> bool:
-            answer = await site.get("/readyz")
-            return answer.status_code == 503 and "cannot update resource" in answer.text
-
-        await eventually(is_refused, "the obstacle")
-        await asyncio.gather(*(objects.make(f"w-{number}") for number in range(MANY)))
-        assert (await team.read_owners()).keys() == {"one"}
 
 
 async def test_replicas_that_divide_in_different_ways_do_not_share(
@@ -589,3 +420,102 @@ async def test_wrong_combinations_of_settings_are_refused_at_the_start(
         with pytest.raises(webop.ConfigurationError, match=text):
             async with run_operator(settings=settings):
                 pass
+
+
+async def test_daemons_stop_before_those_of_the_next_owner_begin(
+    team: Team, objects: Objects
+) -> None:
+    running: dict[str, set[str]] = {}
+
+    @webop.daemon("widgets")
+    async def work(name: str, memo: Any, stopped: webop.DaemonStopped, **_: Any) -> None:
+        assert not running.setdefault(name, set())
+        running[name].add(memo.me)
+        try:
+            await stopped.wait()
+        finally:
+            running[name].discard(memo.me)
+
+    await team.add("one")
+    await asyncio.gather(*(objects.create(f"w-{number}") for number in range(MANY)))
+    names = {f"w-{number}" for number in range(MANY)}
+
+    def list_of(owner: str) -> set[str]:
+        return {name for name, by in running.items() if by == {owner}}
+
+    await eventually(lambda: list_of("one") == names, "all daemons")
+    await team.add("two")
+    await eventually(lambda: list_of("two") and list_of("one") | list_of("two") == names, "moves")
+    await team.wait_balanced()
+    await team.stop("one")
+    await eventually(lambda: list_of("two") == names, "all daemons at the second one")
+
+
+async def test_a_replica_without_connection_stops_and_another_one_goes_on(
+    team: Team,
+    objects: Objects,
+    seen: Calls,
+    run_relayed: RunOperator,
+    relayed: Any,
+    log: pytest.LogCaptureFixture,
+) -> None:
+    await team.add("one", **SHORT)
+    async with run_relayed(
+        share(objects, **SHORT), identity="cut", memo=webop.Memo(me="cut"), beside=True, meddle=None
+    ):
+        team.running["cut"] = team.running["one"]
+        owners = await team.wait_balanced()
+        made = await asyncio.gather(*(objects.make(f"w-{number}") for number in range(MANY)))
+        del team.running["cut"]
+        is_down = asyncio.Event()
+
+        async def refuse(_: Any) -> Any:
+            is_down.set()
+            return fail(503)
+
+        relayed.meddle = refuse
+        for body in made:
+            meta = body["metadata"]
+            if find_shard(meta["uid"]) in owners["cut"]:
+                look = partial(seen.of, meta["name"])
+                await eventually(look, "takeover", check=lambda found: found[-1]["by"] == "one")
+                await objects.change(meta["name"], {"spec": {"x": 1}})
+        assert "The replica cut has not renewed the lease" in log.text
+        relayed.meddle = None
+        team.running["cut"] = team.running["one"]
+        await team.wait_balanced()
+        del team.running["cut"]
+
+
+async def test_without_the_lease_of_owners_all_begin_anew_and_nobody_acts_twice(
+    team: Team, objects: Objects, seen: Calls, client: Client, log: pytest.LogCaptureFixture
+) -> None:
+    for name in ("one", "two"):
+        await team.add(name, **SHORT)
+    await team.wait_balanced()
+    await asyncio.gather(*(objects.make(f"w-{number}") for number in range(MANY)))
+    await client.delete(LEASES, objects.namespace, "team-shards")
+    await eventually(lambda: log.text.count("Leadership is lost") == 2, "both notice it")
+    await team.wait_balanced()
+    for number in range(MANY):
+        await seen.wait(f"w-{number}", "resumed")
+    await objects.make("later")
+    assert len(seen.of("later", "created")) == 1
+
+
+async def test_an_object_whose_handler_runs_for_long_stays_and_others_move(
+    team: Team, objects: Objects, calls: Calls, log: pytest.LogCaptureFixture
+) -> None:
+    released = asyncio.Event()
+    webop.on.create("widgets", id="long")(calls.noting("long", released))
+    await team.add("one", **SHORT)
+    await objects.create("busy")
+    await calls.wait("busy")
+    shard = find_shard((await objects.get("busy"))["metadata"]["uid"])
+    await team.add("two", **SHORT)
+    owners = await team.wait_balanced()
+    assert shard in owners["one"]
+    assert len(calls.of("busy")) == 1
+    released.set()
+    await objects.wait_handled("busy")
+    assert len(calls.of("busy")) == 1

@@ -78,7 +78,7 @@ def build_peer(priority: int, age: float = 0.0, **more: Any) -> dict[str, Any]:
 def test_a_peering_is_judged_by_the_priorities_of_those_who_are_alive(
     status: dict[str, Any], levels: list[str], text: str
 ) -> None:
-    found = list(judge_peers("peering", {"status": status}, 0, NOW, "webop unpause"))
+    found = list(judge_peers("peering", {"status": status}, 0, NOW, "webop resume"))
     assert [finding.level for finding in found] == levels
     assert text in found[0].text
 
@@ -115,7 +115,7 @@ async def test_leases_and_peerings_that_keep_an_operator_from_acting_are_named(
     )
     line = paused.find(f"peering {place}")
     assert (line.level, line.text.startswith("paused by boss")) == ("warning", True)
-    assert line.remedy.endswith(f"webop unpause -n {place} --peering {place} --id boss")
+    assert line.remedy.endswith(f"webop resume -n {place} --peering {place} --id boss")
 
 
 async def test_deletions_that_wait_for_a_handler_that_is_gone_are_named_with_what_releases_them(

@@ -36,6 +36,19 @@ def repeat_slowly(
     return make
 
 
+async def wait_gone(admin: Admin, path: str) -> None:
+    async def is_gone() -> bool:
+        return not await admin.get(path)
+
+    await eventually(is_gone, f"the end of {path}")
+
+
+async def count_events(admin: Admin, namespace: str, text: str = "") -> int:
+    """Return how often the most frequent Event with a text has come."""
+    events = (await admin.get(f"/api/v1/namespaces/{namespace}/events")).get("items", ())
+    return max((one.get("count", 0) for one in events if text in one["message"]), default=0)
+
+
 async def play_claims(admin: Admin, relayed: Relay, namespace: str) -> None:
     """EphemeralVolumeClaims are created, resized and relabelled, one of them in vain."""
     evcs = f"/apis/kopf.dev/v1/namespaces/{namespace}/ephemeralvolumeclaims"
@@ -125,11 +138,7 @@ async def play_in_a_namespace(name: str, admin: Admin, relayed: Relay, _: str) -
     assert meddling.is_set()
     for place in places:
         await admin.client.delete(f"{place}/{name}")
-
-    async def is_gone() -> bool:
-        return not await admin.get(f"/api/v1/namespaces/{home}/configmaps/{name}")
-
-    await eventually(is_gone, "the end of the ConfigMap")
+    await wait_gone(admin, f"/api/v1/namespaces/{home}/configmaps/{name}")
 
 
 def meddle_once(admin: Admin, relayed: Relay, target: str) -> asyncio.Event:
@@ -177,16 +186,11 @@ async def play_grants(admin: Admin, relayed: Relay, namespace: str) -> None:
 
     async def is_told_twice() -> bool:
         await admin.merge(f"{grants}/jane", {"spec": {"duration": next(durations)}})
-        events = (await admin.get(f"/api/v1/namespaces/{namespace}/events")).get("items", ())
-        return any(event.get("count", 0) > 1 for event in events)
+        return await count_events(admin, namespace) > 1
 
     await eventually(is_told_twice, "an Event that counts twice")
     await admin.client.delete(f"{grants}/jane")
-
-    async def is_gone() -> bool:
-        return not await admin.get(f"{grants}/jane")
-
-    await eventually(is_gone, "the end of the grant")
+    await wait_gone(admin, f"{grants}/jane")
     assert not await admin.get(f"{bindings}/grant-jane")
 
 
@@ -233,10 +237,7 @@ async def play_replication(admin: Admin, relayed: Relay, namespace: str) -> None
 
     async def is_told_twice() -> bool:
         await more()
-        events = (await admin.get(f"/api/v1/namespaces/{namespace}/events")).get("items", ())
-        return any(
-            "somebody else" in each["message"] and each.get("count", 0) > 1 for each in events
-        )
+        return await count_events(admin, namespace, "somebody else") > 1
 
     await eventually(is_told_twice, "an Event that counts twice about what is in the way")
     await admin.merge(source, {"metadata": {"annotations": {key: names[0]}}})
@@ -245,11 +246,7 @@ async def play_replication(admin: Admin, relayed: Relay, namespace: str) -> None
     await admin.merge(source, {"data": {"key": "dHJlcw=="}})
     await eventually(is_equal, "the last change of the copy")
     await admin.client.delete(source)
-
-    async def is_gone() -> bool:
-        return not await admin.get(source)
-
-    await eventually(is_gone, "the end of the Secret")
+    await wait_gone(admin, source)
     assert not await admin.get(copy)
 
 
@@ -275,17 +272,12 @@ async def play_tenants(admin: Admin, relayed: Relay, namespace: str) -> None:
     assert meddling.is_set()
 
     async def is_told_twice() -> bool:
-        events = (await admin.get(f"/api/v1/namespaces/{namespace}/events")).get("items", ())
-        return any(event.get("count", 0) > 1 for event in events)
+        return await count_events(admin, namespace) > 1
 
     await eventually(is_told_twice, "an Event that counts twice")
     await admin.client.delete(secret)
     await eventually(expect("Healthy", "True"), "the database")
 
     await admin.client.delete(f"{tenants}/acme")
-
-    async def is_gone() -> bool:
-        return not await admin.get(f"{tenants}/acme")
-
-    await eventually(is_gone, "the end of the Tenant")
+    await wait_gone(admin, f"{tenants}/acme")
     await admin.client.delete(secret)  # else by the garbage collector, which is not there

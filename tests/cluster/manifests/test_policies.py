@@ -71,28 +71,6 @@ def select_policies(made: Made) -> list[Json]:
     return [one for one in made.documents if "AdmissionPolicy" in one["kind"]]
 
 
-def test_policies_have_their_bindings_and_the_operator_gets_no_right_to_them(make: Maker) -> None:
-    made = make(_HANDLERS, "--name=db")
-    assert made.warnings == ""
-    policy, binding = select_policies(made)
-    assert policy["metadata"] == binding["metadata"]
-    assert policy["metadata"] == {
-        "name": "engine-is-fixed.db",
-        "labels": {"app.kubernetes.io/name": "db"},
-    }
-    (rule,) = policy["spec"]["matchConstraints"]["resourceRules"]
-    assert rule == {
-        "apiGroups": ["policies.webop.dev"],
-        "apiVersions": ["v1"],
-        "resources": ["ledgers"],
-        "operations": ["UPDATE"],
-        "scope": "*",
-    }
-    assert binding["spec"] == {"policyName": "engine-is-fixed.db", "validationActions": ["Deny"]}
-    rights = [rule for one in made.documents for rule in one.get("rules", ())]
-    assert not any(_GROUP in rule["apiGroups"] for rule in rights)
-
-
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -106,17 +84,6 @@ def test_policies_have_their_bindings_and_the_operator_gets_no_right_to_them(mak
 )
 def test_files_with_wrong_rules_are_refused(make: Maker, text: str, reason: str) -> None:
     assert reason in make.fail(text)
-
-
-def test_charts_have_the_rules_with_the_account_that_is_exempt(make: Maker, tmp_path: Path) -> None:
-    startup = "@webop.on.startup()\ndef start(settings, **_):\n"
-    startup += "    settings.admission.exempt_account = True\n"
-    folder = tmp_path / "chart"
-    make(f"{_HANDLERS}{startup}", f"--helm={folder}")
-    text = (folder / "templates" / "policies.yaml").read_text()
-    assert text.count("name: engine-is-fixed.{{ .Values.name }}") == 2
-    account = "system:serviceaccount:{{ (.Values.namespace | default .Release.Namespace) }}:"
-    assert f'request.userInfo.username != "{account}{{{{ .Values.name }}}}"' in text
 
 
 class Ledgers:

@@ -47,7 +47,7 @@ class Schedule(webop.Model):
 @pytest.fixture(scope="module")
 def schedules(webop_cluster: LocalCluster) -> Kind:
     """The kind, by the command that users run."""
-    (crd,) = yaml.safe_load_all(invoke("crd", __file__).stdout)
+    (crd,) = yaml.safe_load_all(invoke("crd", "print", __file__).stdout)
     webop_cluster.apply(crd)
     return Kind("builtins.webop.dev", "schedules", "Schedule")
 

@@ -44,7 +44,7 @@ async def test_a_missing_definition_is_in_readyz_the_status_page_and_the_doctor(
     group = f"{webop_namespace}.missing.webop.dev"
     path = str(connected.write(CODE.replace("GROUP", group)))
     url, apply = f"http://127.0.0.1:{find_free_port()}", f"webop crd apply {path}"
-    options = ("-A", "--standalone", f"--probes={url}/healthz")
+    options = ("-A", "--standalone", f"--liveness={url}/healthz")
     async with (
         connected.start(*options, path) as command,
         httpx.AsyncClient(base_url=url, trust_env=False) as http,

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import pytest
 
 import webop
-from tests.kit.forwarder import Forwarder
-from tests.kit.operators import Calls, Kind, Objects, RunOperator, build_settings, get_connection
+from tests.kit.operators import Calls, Kind, Objects, RunOperator, build_settings
 from tests.kit.timeline import Timeline
 from tests.kit.waiting import eventually
 from webop.client.api import Client
-
-if TYPE_CHECKING:
-    from webop.controlplane.cluster import LocalCluster
 
 
 def set_conditions(body: webop.RawBody) -> None:
@@ -41,8 +37,7 @@ def declare(plural: str, fn: Any, *, is_timer: bool) -> None:
 
 
 @pytest.mark.feature("TMR-20", "DMN-27", "PAT-03", "PAT-04", "PAT-05", "PAT-06", "PAT-08", "D-05")
-@pytest.mark.parametrize("has_status", [False, True])
-@pytest.mark.parametrize("is_timer", [False, True])
+@pytest.mark.parametrize(("has_status", "is_timer"), [(False, True), (True, False)])
 async def test_a_patch_is_applied_after_each_iteration_and_cleared(
     run_operator: RunOperator,
     client: Client,
@@ -74,33 +69,6 @@ async def test_a_patch_is_applied_after_each_iteration_and_cleared(
     assert body["status"]["conditions"] == [{"type": "Whatever", "status": "True"}]
     assert body["metadata"]["labels"]["x"] == "y"
     assert not any(leftovers[:3])
-
-
-async def test_functions_of_a_daemon_that_ends_are_applied_when_the_api_server_is_back(
-    run_operator: RunOperator,
-    objects: Objects,
-    proxy: Forwarder,
-    webop_cluster: LocalCluster,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    @webop.daemon("widgets", id="fn")
-    async def fn(patch: webop.Patch, **_: Any) -> None:
-        proxy.is_refusing = True
-        proxy.cut()
-        patch.fns.append(set_conditions)
-
-    quick: dict[str, dict[str, Any]] = {
-        "networking": {"error_backoffs": [], "request_timeout": 2},
-        "watching": {"inactivity_timeout": 1.0, "reconnect_backoff": 0.05},
-        "batching": {"error_delays": [0.1]},
-    }
-    info = get_connection(webop_cluster, proxy.url)
-    vault, settings = webop.Vault({"proxied": info}), build_settings(**quick)
-    async with run_operator(settings, vault=vault, beside=True):
-        await objects.create("one")
-        await eventually(lambda: "Retrying in" in caplog.text, "the patch is refused")
-        proxy.is_refusing = False
-        await objects.wait("one", lambda body: (body.get("status") or {}).get("conditions"))
 
 
 def put_garbage(body: webop.RawBody) -> None:
@@ -172,30 +140,6 @@ async def test_a_result_that_is_there_already_is_not_written_again(
     expected = [True, False, True, True, False, True, False, False, True, False, False]
     assert is_written[1:] == expected[1:]  # the first time, the handled state is written too
     assert body["status"] == {"fn": ["x"]}
-
-
-@pytest.mark.feature("TMR-19")
-async def test_a_result_replaces_one_that_could_not_be_written_also_if_the_object_has_it(
-    run_relayed: RunOperator, objects: Objects
-) -> None:
-    results, refused = ["old", "new", "old"], 0
-
-    @webop.timer("widgets", id="fn", interval=0.2)
-    async def fn(**_: Any) -> str | None:
-        return results.pop(0) if results else None
-
-    async def meddle(request: httpx.Request) -> httpx.Response | None:
-        nonlocal refused
-        if request.method != "PATCH" or b'"new"' not in request.content or refused:
-            return None
-        refused += 1
-        return httpx.Response(503)
-
-    async with run_relayed(meddle=meddle):
-        await objects.create("one")
-        await eventually(lambda: refused and not results)
-        await asyncio.sleep(1.2)  # until the refused one is sent again
-        assert (await objects.get("one"))["status"] == {"fn": "old"}
 
 
 @pytest.mark.feature("CFG-54", "TMR-20")

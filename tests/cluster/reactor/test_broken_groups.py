@@ -17,9 +17,8 @@ from tests.kit.operators import (
 from tests.kit.waiting import eventually
 from webop.client.api import Client
 from webop.controlplane.cluster import LocalCluster
-from webop.objects.resources import Resource
 
-APISERVICES = Resource("apiregistration.k8s.io", "v1", "apiservices", kind="APIService")
+APISERVICES = webop.Resource("apiregistration.k8s.io", "v1", "apiservices", kind="APIService")
 NAME = "v1.broken.webop.dev"
 
 

@@ -18,7 +18,6 @@ import webop
 from tests.kit.http_relay import Relay, fail
 from tests.kit.obstacles import hang, webhook_on_updates
 from tests.kit.operators import (
-    Calls,
     Objects,
     RunOperator,
     build_settings,
@@ -27,7 +26,6 @@ from tests.kit.operators import (
 )
 from tests.kit.waiting import eventually
 from webop.calls.threads import count_calls
-from webop.objects.resources import Resource
 
 
 @pytest.mark.feature("CFG-52", "EVT-12")
@@ -43,15 +41,15 @@ async def test_handlers_do_not_run_on_while_no_write_succeeds(
         called.add(name)
 
     async with webhook_on_updates(objects, "https://127.0.0.1:1/", timeoutSeconds=2) as mend:
-        await asyncio.gather(*(objects.create(f"w{number}") for number in range(150)))
+        await asyncio.gather(*(objects.create(f"w{number}") for number in range(110)))
         settings = build_settings(networking={"error_backoffs": [0.2], "request_timeout": 5})
         async with run_operator(settings):
             await eventually(lambda: "Their handlers wait until a write succeeds" in caplog.text)
             await asyncio.sleep(1)
             assert len(called) < 100
             await mend()
-            await eventually(lambda: len(called) == 150, timeout=60)
-            await objects.wait_handled("w149")
+            await eventually(lambda: len(called) == 110, timeout=60)
+            await objects.wait_handled("w109")
     assert f"Can write widgets.tests.webop.dev in {objects.namespace} again." in caplog.text
 
 
@@ -74,26 +72,26 @@ async def test_slow_writes_of_one_kind_hold_up_neither_another_kind_nor_the_leas
         "lease_name": "slow",
         "lease_namespace": objects.namespace,
         "lease_duration": 9,
-        "renew_deadline": 7,  # the slow kind takes twenty
+        "renew_deadline": 7,
         "retry_period": 0.5,
     }
     async with (
         hang() as url,
         webhook_on_updates(objects, url, timeoutSeconds=1, failurePolicy="Ignore") as mend,
     ):
-        await asyncio.gather(*(objects.create(f"w{number}") for number in range(200)))
+        await asyncio.gather(*(objects.create(f"w{number}") for number in range(120)))
         caplog.set_level("INFO", "webop.coordination")
         async with run_operator(build_settings(leadership=leadership)):
             await eventually(lambda: len(calls) >= 30, "the slow kind is at work")
             for number in range(3):
                 began = time.monotonic()
                 await with_status.make(f"g{number}")
-                assert time.monotonic() - began < 5, "the other kind takes twenty"
+                assert time.monotonic() - began < 5, "it waits for the other kind"
                 await asyncio.sleep(1)
-            assert len(calls) < 200
+            assert len(calls) < 120
             await mend()
-            await eventually(lambda: len(calls) == 203, timeout=60)
-            await objects.wait_handled("w199")
+            await eventually(lambda: len(calls) == 123, timeout=60)
+            await objects.wait_handled("w119")
     assert set(calls.values()) == {1}
     assert "Leadership is lost" not in caplog.text
 
@@ -113,12 +111,12 @@ async def test_sync_handlers_that_wait_for_threads_do_not_hold_up_other_kinds(
     webop.on.create("gadgets", id="quick")(do_nothing)
     try:
         async with run_operator(build_settings(execution={"max_workers": 3})):
-            await asyncio.gather(*(objects.create(f"w{number}") for number in range(300)))
+            await asyncio.gather(*(objects.create(f"w{number}") for number in range(80)))
             await eventually(lambda: len(begun) == 3)
             await with_status.make("g")
             released.set()
-            await eventually(lambda: len(begun) == 300, timeout=60)
-            await objects.wait_handled("w299")
+            await eventually(lambda: len(begun) == 80, timeout=60)
+            await objects.wait_handled("w79")
     finally:
         released.set()
 
@@ -132,35 +130,6 @@ async def show(request: httpx.Request, count: int) -> AsyncIterator[bytes]:
         meta = {"name": f"w{number}", "uid": uid, "resourceVersion": "2"}
         yield orjson.dumps({"type": "ADDED", "object": {"metadata": meta}}) + b"\n"
     await asyncio.Event().wait()
-
-
-@pytest.mark.feature("ASY-01", "ASY-02", "EVT-12")
-async def test_async_handlers_of_a_kind_begin_while_a_thousand_of_another_kind_wait_for_threads(
-    relayed: Relay,
-    run_relayed: RunOperator,
-    with_status: Objects,
-    calls: Calls,
-    released: threading.Event,
-) -> None:
-    over = asyncio.Event()
-    webop.on.create("gadgets", id="long")(calls.noting("long", over))
-
-    @webop.on.event("widgets")
-    def slow(**_: Any) -> None:
-        released.wait(60)
-
-    def watch(request: httpx.Request) -> AsyncIterator[bytes]:
-        is_slow = request.url.path.endswith("/widgets")
-        return show(request, 1100) if is_slow else relayed.pass_watch_on(request)
-
-    relayed.watch = watch
-    settings = build_settings(execution={"max_workers": 1})
-    async with run_relayed(settings):
-        await eventually(lambda: count_calls(settings.execution) >= 1000)
-        await asyncio.gather(*(with_status.create(f"g{number}") for number in range(60)))
-        await eventually(lambda: len(calls) == 60, "all begin", timeout=10)
-        over.set()
-        released.set()
 
 
 @pytest.mark.feature("ASY-02", "EVT-12")
@@ -185,40 +154,6 @@ async def test_no_more_than_a_thousand_objects_wait_for_threads_of_event_handler
             await eventually(lambda: not count_calls(settings.execution))
     finally:
         released.set()
-
-
-async def test_live_changes_do_not_wait_for_the_rest_of_a_list(
-    run_operator: RunOperator, objects: Objects
-) -> None:
-    called: list[str] = []
-
-    @webop.on.create("widgets", id="fn")
-    async def fn(name: str, **_: Any) -> None:
-        called.append(name)
-        await asyncio.sleep(0.05)
-
-    await asyncio.gather(*(objects.create(f"w{number}") for number in range(100)))
-    async with run_operator(build_settings(batching={"worker_limit": 1})):
-        await eventually(lambda: called)
-        await objects.make("live")
-        assert len(called) < 50
-
-
-async def test_handlers_that_sleep_hold_up_no_other_object(
-    run_operator: RunOperator, objects: Objects
-) -> None:
-    released, begun = asyncio.Event(), set[str]()
-
-    @webop.on.create("widgets", id="fn")
-    async def fn(name: str, **_: Any) -> None:
-        begun.add(name)
-        await released.wait()
-
-    async with run_operator():
-        await asyncio.gather(*(objects.create(f"w{number}") for number in range(100)))
-        await eventually(lambda: len(begun) == 100)
-        released.set()
-        await objects.wait_handled("w99")
 
 
 async def test_event_handlers_that_are_slow_and_busy_hold_up_no_handlers_of_other_objects(
@@ -275,7 +210,7 @@ async def test_failing_writes_to_one_namespace_do_not_stop_others(
 ) -> None:
     webop.on.create("widgets", id="fn")(do_nothing)
     other = Objects(objects.client, objects.kind, f"{objects.namespace}-other")
-    namespaces = Resource("", "v1", "namespaces", kind="Namespace", namespaced=False)
+    namespaces = webop.Resource("", "v1", "namespaces", kind="Namespace", namespaced=False)
     await objects.client.create(namespaces, None, {"metadata": {"name": other.namespace}})
     refused: list[httpx.Request] = []
 
@@ -288,7 +223,7 @@ async def test_failing_writes_to_one_namespace_do_not_stop_others(
     settings = build_settings(networking={"error_backoffs": []})
     async with run_relayed(settings, namespaces=[f"{objects.namespace}*"], meddle=meddle):
         await other.make("first")
-        await asyncio.gather(*(objects.create(f"w{number}") for number in range(120)))
+        await asyncio.gather(*(objects.create(f"w{number}") for number in range(70)))
         await eventually(lambda: len(refused) > 20)
         for number in range(3):
             await other.make(f"w{number}")

@@ -18,7 +18,6 @@ from tests.kit.operators import (
     Objects,
     RunOperator,
     build_settings,
-    is_no_fence,
 )
 from tests.kit.waiting import eventually
 from webop.client.api import Client
@@ -134,36 +133,6 @@ async def test_a_foreign_kind_of_the_same_name_does_not_end_the_service_of_the_o
     assert crowd.entries == {"one": 1, "two": 1}
     (told,) = [text for text in caplog.messages if "is ambiguous" in text]
     assert f"Until the next start, webop continues with {kind.plural}.v1.{kind.group}." in told
-
-
-@pytest.mark.feature("RST-09", "RES-18")
-@pytest.mark.parametrize("is_gained", [False, True], ids=["goes", "comes"])
-async def test_a_result_is_not_lost_and_its_handler_not_repeated_when_the_status_endpoint(
-    run_operator: RunOperator, ducks: Objects, calls: Calls, is_gained: bool
-) -> None:
-    ended, index = asyncio.Event(), Names(ducks.kind.crd_name)
-
-    @webop.on.create(ducks.kind.crd_name, id="created", when=is_no_fence)
-    async def created(**kwargs: Any) -> str:
-        calls.note("created", kwargs)
-        await ended.wait()
-        return "done"
-
-    webop.on.resume(ducks.kind.crd_name, id="resumed")(calls.noting("resumed"))
-    if not is_gained:
-        await change_kind(ducks)
-    async with run_operator():
-        await ducks.pass_fence()  # what comes now is new, and not resumed
-        await ducks.create("one")
-        await calls.wait("one")
-        await change_kind(ducks, gain_status if is_gained else lose_status)
-        while await has_status(ducks, "one") is not is_gained:  # API servers take a moment, too
-            await asyncio.sleep(0.05)
-        await wait_noticed(ducks, index)
-        ended.set()
-        await ducks.wait("one", lambda body: body.get("status") == {"created": "done"})
-        await ducks.wait_handled("one")
-    assert len(calls.of("one")) == 1
 
 
 async def test_handlers_wait_until_an_index_is_filled_that_gets_the_objects_of_a_kind_later(

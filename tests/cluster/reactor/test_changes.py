@@ -15,7 +15,6 @@ from tests.kit.operators import (
     Calls,
     Objects,
     RunOperator,
-    build_settings,
     do_nothing,
     get_annotations,
     get_progress,
@@ -36,45 +35,6 @@ async def test_a_created_object_is_handled_once(
     essence = '{"spec":{"a":1},"metadata":{"labels":{"l":"v"}}}\n'
     assert get_annotations(body)[DIFFBASE] == essence
     assert not get_progress(body)
-
-
-async def test_what_webop_writes_for_itself_gives_an_object_no_other_turn(
-    run_operator: RunOperator, objects: Objects
-) -> None:
-    looks: list[str | None] = []
-
-    class Storage(webop.AnnotationsDiffBaseStorage):
-        """It is asked once in each turn."""
-
-        def fetch(self, *, body: webop.Body) -> Any:
-            looks.append(body.metadata.name)
-            return super().fetch(body=body)
-
-    webop.on.create("widgets", id="fn")(do_nothing)
-    settings = build_settings()
-    settings.persistence.diffbase_storage = Storage()
-    async with run_operator(settings):
-        await objects.make("one")
-        await objects.pass_fence()
-        assert looks.count("one") == 1
-        await objects.patch("one", {"status": {"x": 1}})
-        await eventually(lambda: looks.count("one") == 2)
-
-
-async def test_a_timer_whose_filter_is_about_a_result_begins_when_that_is_written(
-    run_operator: RunOperator, objects: Objects, calls: Calls
-) -> None:
-    @webop.on.create("widgets", id="fn")
-    async def fn(**_: Any) -> str:
-        return "done"
-
-    def is_done(status: webop.Status, **_: Any) -> bool:
-        return "fn" in status
-
-    webop.timer("widgets", id="timer", interval=9, when=is_done)(calls.noting("timer"))
-    async with run_operator():
-        await objects.make("one")
-        await calls.wait("one", "timer")
 
 
 @pytest.mark.feature("HND-29", "HND-30", "D-02", "D-45", "CFG-72")
@@ -172,7 +132,7 @@ async def test_event_handlers_see_everything_and_leave_nothing_behind(
     assert "annotations" not in body["metadata"]
 
 
-@pytest.mark.feature("MEM-01", "MEM-03", "MEM-04", "MEM-05", "MEM-06", "MEM-07", "MEM-11")
+@pytest.mark.feature("MEM-01", "MEM-03", "MEM-04", "MEM-05", "MEM-06", "MEM-07", "MEM-08", "MEM-11")
 async def test_the_handlers_of_an_object_share_a_memo_until_it_is_deleted(
     run_operator: RunOperator, objects: Objects
 ) -> None:
@@ -191,24 +151,27 @@ async def test_the_handlers_of_an_object_share_a_memo_until_it_is_deleted(
     async def changed(name: str, memo: webop.Memo, **_: Any) -> None:
         memo.changes = memo.get("changes", 0) + 1
         if not name.startswith("fence"):
+            memo.shared.append(len(seen))
             seen.append(dict(memo))
 
-    async with run_operator(memo=webop.Memo(given="outside")):
+    operator_memo = webop.Memo(given="outside", shared=[])
+    async with run_operator(memo=operator_memo):
         await objects.make("one", {"a": 1})
+        operator_memo.later = "for new objects"
         await objects.patch("one", {"spec": {"a": 2}})
         await eventually(lambda: len(seen) == 2)
         await objects.delete("one")
         await objects.pass_fence()
         await objects.create("one", {"a": 1})
         await eventually(lambda: len(seen) == 3)
-    inherited = {"given": "outside", "started": True}
+    inherited = {"given": "outside", "started": True, "shared": [0, 1, 2]}
     assert seen[0] == {**inherited, "events": 1, "changes": 1}
-    assert seen[1]["changes"] == 2
+    assert seen[1] == {**inherited, "events": seen[1]["events"], "changes": 2}
     assert seen[1]["events"] >= 2
-    assert seen[2] == {**inherited, "events": 1, "changes": 1}
+    assert seen[2] == {**inherited, "events": 1, "changes": 1, "later": "for new objects"}
 
 
-@pytest.mark.feature("RST-01", "RST-02", "RST-03", "RST-06")
+@pytest.mark.feature("RST-01", "RST-02", "RST-03", "RST-04", "RST-06")
 async def test_results_are_in_the_status_for_handlers_that_come_later(
     run_operator: RunOperator, objects: Objects
 ) -> None:
@@ -291,20 +254,3 @@ async def test_event_handlers_get_the_newest_state_of_a_batch_and_each_deletion(
         await objects.delete("one")
         await eventually(lambda: len(seen) == 3)
     assert seen[1:] == [("MODIFIED", 3), ("DELETED", 3)]
-
-
-async def test_event_handlers_get_an_own_write_once(
-    run_operator: RunOperator, objects: Objects
-) -> None:
-    seen: list[Any] = []
-    webop.on.create("widgets", id="created", when=is_no_fence)(do_nothing)
-
-    @webop.on.event("widgets", id="fn", when=is_no_fence)
-    async def fn(meta: webop.Meta, **_: Any) -> None:
-        seen.append(meta["resourceVersion"])
-
-    async with run_operator():
-        first = await objects.create("one")
-        last = await objects.wait_handled("one")
-        await objects.pass_fence()
-    assert seen == [body["metadata"]["resourceVersion"] for body in (first, last)]

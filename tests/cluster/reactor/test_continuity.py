@@ -6,6 +6,7 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import httpx
 import orjson
 import pytest
 
@@ -15,11 +16,11 @@ from tests.kit.operators import (
     Calls,
     Objects,
     RunOperator,
+    build_settings,
     do_nothing,
     get_progress,
     is_no_fence,
 )
-from webop.handlers.stopping import AsyncDaemonStopped
 
 
 @pytest.mark.feature("EVT-10", "CON-01", "CON-04", "HND-32", "DEP-07")
@@ -187,59 +188,94 @@ async def test_retries_survive_a_restart_and_finished_handlers_are_not_repeated(
     assert not get_progress(body)
 
 
-@pytest.mark.feature("CON-04", "HND-32")
-async def test_a_change_that_is_undone_while_no_operator_runs_is_handled_by_those_who_have_seen_it(
+async def test_the_exit_takes_no_longer_than_its_timeout_and_five_seconds_if_the_api_server_hangs(
+    run_relayed: RunOperator, objects: Objects, calls: Calls, caplog: pytest.LogCaptureFixture
+) -> None:
+    hanging, never = asyncio.Event(), asyncio.Event()
+    webop.on.create("widgets", id="first")(calls.noting("first", hanging))
+
+    @webop.on.create("widgets", id="second")
+    async def second(name: str, **kwargs: Any) -> None:
+        calls.note("second", {**kwargs, "name": name})
+        await (hanging if name == "writes-already" else never).wait()
+
+    @webop.daemon("widgets", id="daemon", labels={"daemon": "yes"})
+    async def daemon(stopped: webop.DaemonStopped, patch: webop.Patch, **_: Any) -> None:
+        await stopped.wait()
+        patch.metadata.labels["daemon"] = "ended"
+
+    async def hang(request: httpx.Request) -> httpx.Response | None:
+        if hanging.is_set():
+            requests.append(request)
+            await never.wait()
+        return None
+
+    requests: list[httpx.Request] = []
+    names = ("writes-already", "is-cancelled", "is-cancelled-as-its-daemon-writes")
+    settings = build_settings(batching={"exit_timeout": 1})
+    loop = asyncio.get_running_loop()
+    async with run_relayed(settings, meddle=hang) as running:
+        for name in names:
+            await objects.create(name, labels={"daemon": "yes"} if "daemon" in name else {})
+            await calls.wait(name, "first")
+        hanging.set()
+        for name in names:
+            await calls.wait(name, "second")
+        began = loop.time()
+        await running.stop()
+        duration = loop.time() - began
+    never.set()
+    assert len(requests) >= 3, "all have tried to write"
+    assert duration < 6.5
+    assert "swallow" not in caplog.text, "the handlers are not to blame"
+
+
+@pytest.mark.feature("CFG-21", "CON-04")
+async def test_a_handler_that_runs_as_the_operator_stops_ends_and_is_not_called_again(
     run_operator: RunOperator, objects: Objects, calls: Calls
 ) -> None:
-    webop.on.create("widgets", id="created")(do_nothing)
-    webop.on.update("widgets", id="first")(calls.noting("first"))
-
-    @webop.on.update("widgets", id="second")
-    async def second(spec: webop.Spec, **kwargs: Any) -> None:
-        calls.note("second", {**kwargs, "spec": spec})
-        if spec["a"] == 1:
-            raise webop.TemporaryError("not yet", delay=0.5)
+    @webop.on.create("widgets", id="fn", when=is_no_fence)
+    async def fn(**kwargs: Any) -> None:
+        calls.note("begun", kwargs)
+        await asyncio.sleep(0.5)
+        calls.note("ended", kwargs)
 
     async with run_operator():
-        await objects.make("one", {"a": 0})
-        await objects.patch("one", {"spec": {"a": 1}})
-        await objects.wait("one", lambda body: "second" in get_progress(body))
-    await objects.patch("one", {"spec": {"a": 0}})
+        await objects.create("one")
+        await calls.wait("one")
     async with run_operator():
         await objects.wait_handled("one")
-        await objects.change("one", {"spec": {"a": 2}})
         await objects.pass_fence()
-    specs = {h: [c["spec"]["a"] for c in calls.of("one", h)] for h in ("first", "second")}
-    assert specs["first"] == [1, 0, 2]
-    assert specs["second"][-2:] == [0, 2]
+    assert calls.handlers("one") == ["begun", "ended"]
 
 
-@pytest.mark.feature("CFG-21")
-async def test_no_handler_begins_while_the_operator_stops(
-    run_operator: RunOperator, objects: Objects, calls: Calls
+async def test_a_kill_before_the_finalizer_goes_does_not_repeat_the_deletion_handlers(
+    run_relayed: RunOperator, run_operator: RunOperator, objects: Objects, calls: Calls
 ) -> None:
-    is_changed, is_stopping = asyncio.Event(), asyncio.Event()
+    """The records of the handlers go after the finalizer, however many requests it takes."""
+    other, reached = "tests.webop.dev/other", asyncio.Event()
 
-    @webop.index("widgets")
-    async def sizes(name: str, spec: webop.Spec, **_: Any) -> None:
-        if spec.get("size") == 3:
-            calls.note("index", {"name": name})
-            await is_stopping.wait()
+    @webop.on.delete("widgets", id="deleted", when=is_no_fence)
+    async def deleted(patch: webop.Patch, **kwargs: Any) -> None:
+        calls.note("deleted", kwargs)
+        patch.metadata.labels["deleted"] = "yes"
 
-    webop.on.update("widgets", id="update")(calls.noting("update", is_changed))
+    async def meddle(request: httpx.Request) -> httpx.Response | None:
+        """Let the operator write anything but the removal of the finalizer, and end it there."""
+        if request.method == "PATCH" and calls.of("one", "deleted"):
+            metadata = orjson.loads(request.content)["metadata"]
+            if reached.is_set() or FINALIZER not in metadata.get("finalizers", [FINALIZER]):
+                reached.set()
+                return httpx.Response(503)
+        return None
 
-    @webop.daemon("widgets", id="daemon")
-    async def daemon(stopped: AsyncDaemonStopped, **_: Any) -> None:
-        await stopped.wait()
-        is_stopping.set()
-
+    settings = build_settings(batching={"exit_timeout": 0.1})
+    async with run_relayed(settings, meddle=meddle):
+        await objects.make("one", finalizers=[other])
+        await objects.delete("one")
+        await reached.wait()
     async with run_operator():
-        await objects.make("one", spec={"size": 1})
-        await objects.patch("one", {"spec": {"size": 2}})
-        await calls.wait("one", "update")
-        await objects.patch("one", {"spec": {"size": 3}})
+        await objects.wait("one", lambda body: body["metadata"]["finalizers"] == [other])
+        await objects.wait("one", lambda body: not get_progress(body))
         await objects.pass_fence()
-        is_changed.set()
-        await calls.wait("one", "index")
-    assert is_stopping.is_set()
-    assert calls.handlers("one") == ["update", "index"]
+    assert calls.handlers("one") == ["deleted"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any
 
 import pytest
@@ -22,14 +21,8 @@ from tests.kit.timeline import Timeline
             {"metadata": {"labels": {"x": "1"}}},
             {"metadata": {"labels": {"x": None}}},
         ),
-        (
-            {"annotations": {"x": webop.PRESENT}},
-            {"metadata": {"annotations": {"x": "1"}}},
-            {"metadata": {"annotations": {"x": None}}},
-        ),
         ({"when": lambda spec, **_: spec.get("a", 0) > 0}, {"spec": {"a": 1}}, {"spec": {"a": -1}}),
         ({"field": "spec.a", "value": 1}, {"spec": {"a": 1}}, {"spec": {"a": 0}}),
-        ({"field": "spec.b"}, {"spec": {"b": 1}}, {"spec": {"b": None}}),
     ],
 )
 async def test_a_daemon_runs_while_the_object_matches(
@@ -157,33 +150,3 @@ async def test_criteria_are_looked_at_when_the_object_changes_and_at_no_other_ti
             assert timeline.of("begun" if wanted else "ended") == []
             await objects.patch("one", {"spec": {"a": turn}})
             await timeline.wait("begun" if wanted else "ended")
-
-
-@pytest.mark.feature("TMR-10", "DMN-18", "DMN-31")
-async def test_the_initial_delay_is_not_repeated_when_the_object_matches_again(
-    run_operator: RunOperator, objects: Objects, timeline: Timeline
-) -> None:
-    options: Any = {"labels": {"of": "interest"}, "initial_delay": 1.0}
-    webop.timer("widgets", id="timer", interval=100, **options)(timeline.noting("timer"))
-
-    @webop.daemon("widgets", id="daemon", **options)
-    async def daemon(stopped: webop.DaemonStopped, **_: Any) -> None:
-        timeline.note("daemon")
-        await stopped.wait(100)
-
-    async with run_operator():
-        # Those that are stopped before their time begin with the whole delay later on.
-        await objects.create("one", labels={"of": "interest"})
-        for value in ("nothing", "interest"):
-            asked = time.monotonic()
-            await objects.patch("one", {"metadata": {"labels": {"of": value}}})
-            await objects.pass_fence()
-        assert (await timeline.wait("timer")) - asked >= 1
-        assert (await timeline.wait("daemon")) - asked >= 1
-        for count in (2, 3):
-            for value in ("nothing", "interest"):
-                asked = time.monotonic()
-                await objects.patch("one", {"metadata": {"labels": {"of": value}}})
-                await objects.pass_fence()
-            assert (await timeline.wait("timer", count)) - asked < 0.9
-            assert (await timeline.wait("daemon", count)) - asked < 0.9

@@ -113,12 +113,11 @@ async def test_a_daemon_is_told_then_cancelled_then_abandoned(
 
 
 @pytest.mark.feature("DMN-09", "DMN-13", "DMN-15", "DMN-17", "CFG-29", "D-39", "D-57", "D-43")
-@pytest.mark.parametrize("is_sync", [False, True])
 @pytest.mark.parametrize(
-    ("options", "settings"),
+    ("options", "settings", "is_sync"),
     [
-        ({"cancellation_polling": 0.2}, {}),
-        ({"cancellation_backoff": 0.1}, {"cancellation_polling": 0.2}),
+        ({"cancellation_polling": 0.2}, {}, True),
+        ({"cancellation_backoff": 0.1}, {"cancellation_polling": 0.2}, False),
     ],
 )
 async def test_without_a_timeout_the_object_stays_until_the_daemon_ends(
@@ -187,29 +186,6 @@ async def test_a_daemon_that_ends_when_it_is_told_to_is_not_cancelled(
         await delete(objects)
         await objects.wait_gone("one", timeout=5)
         assert timeline.list_names() == ["begun", "cancelled" if is_cancelled else "ended"]
-
-
-@pytest.mark.feature("DMN-31", "DMN-28")
-async def test_reasons_add_up(
-    stubborn: Declare,
-    run_operator: RunOperator,
-    objects: Objects,
-    timeline: Timeline,
-    flags: dict[str, webop.DaemonStopped],
-    released: threading.Event,
-) -> None:
-    stubborn()
-    async with run_operator():
-        await create(objects)
-        await timeline.wait("begun")
-        await objects.patch("one", {"metadata": {"labels": {"with": "nothing"}}})
-        await timeline.wait("told")
-        assert flags["one"].reason == Why.FILTERS_MISMATCH | Why.DAEMON_SIGNALLED
-        await delete(objects)
-        await eventually(lambda: flags["one"].is_set(Why.RESOURCE_DELETED))
-        assert flags["one"].is_set(Why.FILTERS_MISMATCH)
-        released.set()
-        await objects.wait_gone("one")
 
 
 @pytest.mark.feature("DMN-03", "EVT-10")

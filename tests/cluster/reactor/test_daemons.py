@@ -14,7 +14,6 @@ from tests.kit.operators import (
     Calls,
     Objects,
     RunOperator,
-    get_annotations,
     has_finalizer,
 )
 from tests.kit.timeline import Timeline
@@ -108,26 +107,7 @@ async def test_a_daemon_that_ends_is_not_started_again_but_by_a_new_operator(
     assert len(calls.of("one")) == 3
 
 
-@pytest.mark.feature("DMN-35")
-async def test_a_daemon_can_see_to_it_that_it_is_never_started_again(
-    run_operator: RunOperator, objects: Objects, calls: Calls
-) -> None:
-    done = "tests.webop.dev/done"
-
-    @webop.daemon("widgets", id="fn", annotations={done: webop.ABSENT})
-    async def fn(patch: webop.Patch, **kwargs: Any) -> None:
-        calls.note("fn", kwargs)
-        patch.metadata.annotations[done] = "yes"
-
-    async with run_operator():
-        await objects.create("one")
-        await objects.wait("one", lambda b: done in get_annotations(b) and not has_finalizer(b))
-    async with run_operator():
-        await objects.pass_fence()
-    assert len(calls.of("one")) == 1
-
-
-@pytest.mark.feature("DMN-20", "DMN-22", "DMN-23", "ERR-09", "D-46", "KWA-10")
+@pytest.mark.feature("DMN-20", "DMN-22", "DMN-23", "ERR-09", "D-46", "KWA-02", "KWA-03", "KWA-10")
 async def test_the_errors_of_a_daemon_are_treated_as_its_options_say(
     run_operator: RunOperator, objects: Objects, timeline: Timeline, calls: Calls
 ) -> None:
@@ -162,29 +142,31 @@ async def test_the_errors_of_a_daemon_are_treated_as_its_options_say(
     assert sum(gaps[5:]) < 3
 
 
+LIMITS: list[tuple[dict[str, Any], int]] = [
+    ({"errors": webop.ErrorsMode.IGNORED}, 1),
+    ({"errors": webop.ErrorsMode.PERMANENT}, 1),
+    ({"retries": 3, "backoff": 0.05}, 3),
+    ({"timeout": 1.5, "backoff": 1.0}, 2),
+]
+
+
 @pytest.mark.feature("DMN-22", "ERR-04", "ERR-05", "ERR-09", "ERR-11", "DMN-34")
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({"errors": webop.ErrorsMode.IGNORED}, 1),
-        ({"errors": webop.ErrorsMode.PERMANENT}, 1),
-        ({"retries": 3, "backoff": 0.05}, 3),
-        ({"timeout": 1.5, "backoff": 1.0}, 2),
-    ],
-)
-async def test_limits_of_a_daemon_that_fails(
-    run_operator: RunOperator, objects: Objects, calls: Calls, options: Any, expected: int
+async def test_limits_of_daemons_that_fail(
+    run_operator: RunOperator, objects: Objects, calls: Calls
 ) -> None:
-    @webop.daemon("widgets", id="fn", **options)
-    async def fn(**kwargs: Any) -> None:
-        calls.note("fn", kwargs)
-        raise ValueError("a mistake")
+    for number, (options, _) in enumerate(LIMITS):
+
+        @webop.daemon("widgets", id=f"fn{number}", param=f"fn{number}", **options)
+        async def fn(param: str, **kwargs: Any) -> None:
+            calls.note(param, kwargs)
+            raise ValueError("a mistake")
 
     async with run_operator():
         await objects.create("one")
-        await calls.wait("one", count=expected)
+        await calls.wait("one", "fn3", count=2)
         await objects.wait("one", lambda body: not has_finalizer(body))
-    assert len(calls.of("one")) == expected
+    called = [len(calls.of("one", f"fn{number}")) for number in range(len(LIMITS))]
+    assert called == [expected for _, expected in LIMITS]
 
 
 @pytest.mark.feature("DMN-25", "KWA-20")

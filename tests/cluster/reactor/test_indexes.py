@@ -60,20 +60,15 @@ async def test_an_index_and_memos_are_made_anew_by_each_operator(
 
 
 @pytest.mark.feature("IDX-22", "IDX-03", "IDX-01", "DMN-36")
-@pytest.mark.parametrize("kind", ["async", "sync"])
 async def test_indexes_are_filled_before_any_handler_runs(
-    objects: Objects, with_status: Objects, run_operator: RunOperator, kind: str
+    objects: Objects, with_status: Objects, run_operator: RunOperator
 ) -> None:
     sizes: dict[str, list[int]] = {}
 
+    @webop.index("widgets", id="names")
     async def slow(name: str, **_: Any) -> dict[str, None]:
         await asyncio.sleep(0.01)
         return {name: None}
-
-    def quick(name: str, **_: Any) -> dict[str, None]:
-        return {name: None}
-
-    webop.index("widgets", id="names")(slow if kind == "async" else quick)
 
     def note(name: str, names: webop.Index[str, None], **_: Any) -> bool:
         sizes.setdefault(name, []).append(len(names))

@@ -8,11 +8,10 @@ import pytest
 
 import webop
 from tests.kit.operators import Objects, RunOperator, build_settings, wait_for_events
-from webop.objects.resources import Resource
 
 Json = dict[str, Any]
 
-NAMESPACES = Resource("", "v1", "namespaces", kind="Namespace", namespaced=False)
+NAMESPACES = webop.Resource("", "v1", "namespaces", kind="Namespace", namespaced=False)
 
 
 @pytest.mark.feature(

@@ -30,15 +30,11 @@ async def test_handlers_are_attached_when_their_selector_begins_to_match_a_watch
 ) -> None:
     kind, word = geese.kind, f"{name.lower()}-{geese.namespace}"
     webop.on.create(kind.crd_name, id="exact")(calls.noting("exact"))
-
-    async def attached(**kwargs: Any) -> None:
-        calls.note("attached", kwargs)
-
     if name == "category":
-        webop.on.create(category=word, id="attached")(attached)
+        webop.on.create(category=word, id="attached")(calls.noting("attached"))
         names: Any = {"categories": [word]}
     else:
-        webop.on.create(word, id="attached")(attached)
+        webop.on.create(word, id="attached")(calls.noting("attached"))
         names = {"shortNames": [word]}
 
     await kind.define(client)
@@ -55,23 +51,12 @@ async def test_handlers_are_attached_when_their_selector_begins_to_match_a_watch
     assert calls.handlers("later") == ["exact", "attached"]
 
 
-@pytest.mark.parametrize("selector", ["name", "category"])
 async def test_a_kind_that_the_discovery_shows_late_is_served_then(
-    relayed: Relay,
-    run_relayed: RunOperator,
-    client: Client,
-    geese: Objects,
-    calls: Calls,
-    selector: str,
+    relayed: Relay, run_relayed: RunOperator, client: Client, geese: Objects, calls: Calls
 ) -> None:
-    async def created(**kwargs: Any) -> None:
-        calls.note("created", kwargs)
-
     category = f"late-{geese.namespace}"
-    if selector == "name":
-        webop.on.create(geese.kind.crd_name, id="created")(created)
-    else:
-        webop.on.create(category=category, id="created")(created)
+    webop.on.create(geese.kind.crd_name, id="by name")(calls.noting("by name"))
+    webop.on.create(category=category, id="by category")(calls.noting("by category"))
     relayed.hidden.add(geese.kind.group)
     async with run_relayed():
         await eventually(lambda: relayed.discoveries, "the first discovery")
@@ -83,7 +68,8 @@ async def test_a_kind_that_the_discovery_shows_late_is_served_then(
         await geese.create("one")
         await eventually(lambda: relayed.discoveries >= before + 3, "it is looked for")
         relayed.hidden.clear()
-        await calls.wait("one")
+        await calls.wait("one", count=2)
+    assert calls.handlers("one") == ["by name", "by category"]
 
 
 async def test_who_may_not_watch_definitions_finds_a_late_kind_all_the_same(

@@ -66,108 +66,6 @@ class SilentWatch:
             reading.cancel()
 
 
-async def test_an_object_that_is_gone_does_not_come_back_into_indexes_with_a_late_response(
-    relayed: Relay, run_relayed: RunOperator, objects: Objects
-) -> None:
-    """It is deleted while the response to a patch is on its way."""
-    watch = SilentWatch(relayed, objects.kind.plural)
-    written, released = asyncio.Event(), asyncio.Event()
-    seen: list[list[str]] = []
-
-    @webop.index("widgets", id="names", when=is_no_fence)
-    async def names(name: str, **_: Any) -> dict[str, bool]:
-        return {name: True}
-
-    @webop.on.create("widgets", id="fn", when=is_no_fence)
-    async def fn(names: webop.Index[str, bool], **_: Any) -> None:
-        seen.append(sorted(names))
-        watch.is_silent = True
-
-    async def meddle(request: httpx.Request) -> httpx.Response | None:
-        if request.method != "PATCH" or not request.url.path.endswith("/one"):
-            return None
-        response = await relayed.pass_on(request)
-        written.set()
-        await released.wait()
-        return response
-
-    async with run_relayed(meddle=meddle):
-        await objects.create("one")
-        await asyncio.wait_for(written.wait(), 10)
-        await objects.delete("one")
-        opened = watch.opened
-        watch.end()
-        await eventually(lambda: watch.opened > opened)
-        await objects.pass_fence()  # the list is over
-        released.set()
-        for _ in range(3):  # in the meantime, the response has its effects
-            await objects.pass_fence()
-        await objects.create("two")
-        await eventually(lambda: len(seen) == 2)
-    assert seen == [["one"], ["two"]]
-
-
-async def test_handlers_of_what_is_gone_are_not_called_again_as_the_watch_is_silent(
-    relayed: Relay, run_relayed: RunOperator, objects: Objects, calls: Calls
-) -> None:
-    watch = SilentWatch(relayed, objects.resource.plural)
-
-    @webop.on.create("widgets", id="slow", when=is_no_fence)
-    async def slow(**kwargs: Any) -> None:
-        calls.note("slow", kwargs)
-        watch.is_silent = True
-        await objects.delete("one")
-
-    webop.on.create("widgets", id="next", when=is_no_fence)(calls.noting("next"))
-
-    async def meddle(request: httpx.Request) -> None:
-        if request.url.path.endswith("/one"):
-            watch.end()
-
-    async with run_relayed(meddle=meddle):
-        await objects.create("one")
-        await calls.wait("one", "slow")
-        await objects.pass_fence()
-    assert calls.handlers("one") == ["slow", "next"]
-
-
-async def test_an_object_that_one_listing_lacks_is_handled_as_the_next_one_shows_it(
-    relayed: Relay, run_relayed: RunOperator, objects: Objects, calls: Calls
-) -> None:
-    watch = SilentWatch(relayed, objects.resource.plural)
-    begun, ended = asyncio.Event(), asyncio.Event()
-    listings = 0
-
-    @webop.on.create("widgets", id="fn", when=is_no_fence)
-    async def fn(**kwargs: Any) -> None:
-        calls.note("fn", kwargs)
-        begun.set()
-        await ended.wait()
-
-    async def meddle(request: httpx.Request) -> httpx.Response | None:
-        nonlocal listings
-        if not (begun.is_set() and request.url.path.endswith(f"/{objects.resource.plural}")):
-            return None
-        listings += 1
-        content = orjson.loads((await relayed.pass_on(request)).content)
-        if listings == 1:
-            content["items"] = []
-        return httpx.Response(200, json=content)
-
-    settings = build_settings(watching={"streaming_list": False, "reconnect_backoff": 0.05})
-    async with run_relayed(settings, meddle=meddle):
-        await objects.create("one")
-        await begun.wait()
-        await eventually(lambda: watch.opened == 1)
-        watch.end()
-        await eventually(lambda: watch.opened == 2)
-        watch.end()
-        await eventually(lambda: listings == 2)
-        await objects.pass_fence()
-        ended.set()
-        await objects.wait_handled("one")
-
-
 @pytest.mark.parametrize("who", ["handler", "event handler"])
 async def test_a_webhook_that_misses_another_object_denies_a_patch_and_nothing_else(
     run_relayed: RunOperator,
@@ -254,7 +152,8 @@ async def test_a_list_that_breaks_off_deletes_nothing(
         content["metadata"]["continue"] = "more"
         return httpx.Response(200, json=content)
 
-    async with run_relayed(meddle=meddle):
+    quick: Any = {"networking": {"error_backoffs": []}, "watching": {"reconnect_backoff": 0.05}}
+    async with run_relayed(build_settings(**quick), meddle=meddle):
         for name in names:
             await objects.create(name)
             await calls.wait(name, "daemon")
@@ -307,3 +206,44 @@ async def test_objects_of_a_restored_backup_are_handled_as_the_list_shows_them(
         await calls.wait("removed", "None")
         await eventually(lambda: index() >= {"changed", "removed"} and "younger" not in index())
     assert [call["new"]["spec"]["x"] for call in seen[:2]] == [2, 3]
+
+
+async def test_an_object_that_is_gone_does_not_come_back_into_indexes_with_a_late_response(
+    relayed: Relay, run_relayed: RunOperator, objects: Objects
+) -> None:
+    """It is deleted while the response to a patch is on its way."""
+    watch = SilentWatch(relayed, objects.kind.plural)
+    written, released = asyncio.Event(), asyncio.Event()
+    seen: list[list[str]] = []
+
+    @webop.index("widgets", id="names", when=is_no_fence)
+    async def names(name: str, **_: Any) -> dict[str, bool]:
+        return {name: True}
+
+    @webop.on.create("widgets", id="fn", when=is_no_fence)
+    async def fn(names: webop.Index[str, bool], **_: Any) -> None:
+        seen.append(sorted(names))
+        watch.is_silent = True
+
+    async def meddle(request: httpx.Request) -> httpx.Response | None:
+        if request.method != "PATCH" or not request.url.path.endswith("/one"):
+            return None
+        response = await relayed.pass_on(request)
+        written.set()
+        await released.wait()
+        return response
+
+    async with run_relayed(meddle=meddle):
+        await objects.create("one")
+        await asyncio.wait_for(written.wait(), 10)
+        await objects.delete("one")
+        opened = watch.opened
+        watch.end()
+        await eventually(lambda: watch.opened > opened)
+        await objects.pass_fence()  # the list is over
+        released.set()
+        for _ in range(3):  # in the meantime, the response has its effects
+            await objects.pass_fence()
+        await objects.create("two")
+        await eventually(lambda: len(seen) == 2)
+    assert seen == [["one"], ["two"]]

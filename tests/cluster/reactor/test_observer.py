@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import re
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -23,20 +22,17 @@ from tests.kit.operators import (
     do_nothing,
     operate,
 )
-from tests.kit.peering_objects import Boss, PeeringObject
 from tests.kit.reviews import serve
 from tests.kit.rights import grant, read_vault
 from tests.kit.waiting import eventually
 from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo
-from webop.objects.resources import Resource
-from webop.reactor.entry import Entry
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
 
 USUAL = "list,watch,patch"
-NAMESPACES = Resource("", "v1", "namespaces", kind="Namespace", namespaced=False)
+NAMESPACES = webop.Resource("", "v1", "namespaces", kind="Namespace", namespaced=False)
 
 
 async def create_namespace(client: Client, name: str) -> None:
@@ -134,34 +130,6 @@ async def test_a_namespace_that_goes_away_is_not_served_any_more(
             await eventually(lambda: text in caplog.text, text)
             await eventually(lambda: index() == {"kept"}, "the other one is forgotten")
             await objects.pass_fence()
-
-
-@pytest.mark.feature("SCP-09", "PEE-17")
-async def test_objects_of_a_namespace_that_goes_away_in_a_pause_do_not_stay_in_memory(
-    run_operator: RunOperator, objects: Objects, boss: Boss
-) -> None:
-    doomed = f"{objects.namespace}-doomed"
-
-    def list_kept() -> list[Entry]:
-        gc.collect()
-        found = (one for one in gc.get_objects() if type(one) is Entry)
-        return [one for one in found if one.namespace == doomed]
-
-    webop.on.create("widgets", id="fn")(do_nothing)
-    await create_namespace(objects.client, doomed)
-    await PeeringObject(objects.client, doomed).create()
-    boss.log.set_level("INFO", "webop.reactor")
-    async with run_operator(
-        namespaces=[objects.namespace, doomed], standalone=False, identity="me"
-    ):
-        await Objects(objects.client, objects.kind, doomed).make("one")
-        assert list_kept()
-        await boss.pause()
-        await remove_namespace(objects.client, doomed)
-        await eventually(lambda: "Stopped serving" in boss.log.text)
-        await boss.resume()
-        await objects.pass_fence()
-        await eventually(lambda: not list_kept(), timeout=5)
 
 
 async def remove_namespace(client: Client, name: str) -> None:
@@ -298,23 +266,6 @@ async def test_a_permission_to_watch_namespaces_that_is_granted_later_is_noticed
         await client.request("DELETE", f"/api/v1/namespaces/{later}")
 
 
-@pytest.mark.feature("SCP-10")
-async def test_exact_names_are_served_if_an_api_server_that_was_down_refuses_to_list_namespaces(
-    run_relayed: RunOperator, objects: Objects
-) -> None:
-    webop.on.create("widgets", id="created")(do_nothing)
-    statuses = iter([503, 503])
-
-    async def meddle(request: httpx.Request) -> httpx.Response | None:
-        is_asked = request.url.path == NAMESPACES.get_url()
-        return fail(next(statuses, 403)) if is_asked else None
-
-    settings = build_settings(networking={"error_backoffs": []})
-    async with run_relayed(settings, meddle=meddle, namespaces=[objects.namespace, "other-*"]):
-        await objects.make("one")
-    assert next(statuses, None) is None
-
-
 @pytest.mark.feature("SCP-09", "SCP-10")
 async def test_served_namespaces_stay_served_while_the_api_server_refuses_to_list_them(
     run_relayed: RunOperator, objects: Objects, client: Client, caplog: pytest.LogCaptureFixture
@@ -366,3 +317,57 @@ async def test_a_watch_that_is_not_permitted_is_told_with_the_verb_and_the_remed
     assert "HTTP 403" in told
     assert "Grant the verb 'list' on 'widgets' of the API group 'tests.webop.dev'" in told
     assert objects.namespace in told
+
+
+CLUSTER_ROLES = webop.Resource(
+    "rbac.authorization.k8s.io", "v1", "clusterroles", kind="ClusterRole", namespaced=False
+)
+
+
+@pytest.mark.feature("RES-11", "RES-15", "RES-12")
+async def test_everything_of_a_group_is_served(
+    run_operator: RunOperator, objects: Objects, with_status: Objects
+) -> None:
+    seen: set[tuple[str, str]] = set()
+
+    @webop.on.event(objects.kind.group, webop.EVERYTHING, id="fn")
+    async def fn(resource: webop.Resource, name: str, **_: Any) -> None:
+        seen.add((resource.plural, name))
+
+    async with run_operator():
+        await objects.create("one")
+        await with_status.create("two")
+        await eventually(lambda: {("widgets", "one"), ("gadgets", "two")} <= seen)
+
+
+@pytest.mark.feature("RES-24")
+async def test_kinds_can_be_chosen_by_a_function(
+    run_operator: RunOperator, objects: Objects, calls: Calls
+) -> None:
+    def choose(resource: webop.Resource) -> bool:
+        return resource.kind == "Widget"
+
+    webop.on.create(choose, id="fn")(calls.noting("fn"))
+    async with run_operator():
+        await objects.make("one")
+    assert len(calls.of("one")) == 1
+
+
+@pytest.mark.feature("SCP-14", "RES-01", "KWA-08", "KWA-10")
+async def test_kinds_of_the_cluster_are_served_whatever_the_namespaces_are(
+    run_operator: RunOperator, client: Client, objects: Objects
+) -> None:
+    seen: list[Any] = []
+    name, labels = f"role-{objects.namespace}", {"tests.webop.dev/of": objects.namespace}
+
+    @webop.on.create("clusterroles", id="created", labels=labels)
+    @webop.on.delete("clusterroles", id="deleted", labels=labels)
+    async def fn(reason: str, namespace: str | None, **_: Any) -> None:
+        seen.append((str(reason), namespace))
+
+    async with run_operator():
+        await client.create(CLUSTER_ROLES, None, {"metadata": {"name": name, "labels": labels}})
+        await eventually(lambda: len(seen) == 1)
+        await client.delete(CLUSTER_ROLES, None, name)
+        await eventually(lambda: len(seen) == 2)
+    assert seen == [("create", None), ("delete", None)]

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
 
 import webop
-from tests.kit.http_relay import fail
 from tests.kit.operators import (
-    DIFFBASE,
     Calls,
     Objects,
     RunOperator,
-    build_settings,
     has_finalizer,
 )
-from tests.kit.waiting import eventually
 
 
 def is_ready(status: webop.Status, **_: Any) -> bool:
@@ -77,47 +72,8 @@ async def test_a_change_ends_when_the_filter_of_a_failing_handler_says_so(
         await objects.make("one")
 
 
-async def test_a_daemon_whose_filter_is_about_the_handled_state_begins_when_that_is_written(
+async def test_filters_about_the_memo_are_asked_when_a_handler_has_changed_that(
     run_operator: RunOperator, objects: Objects, calls: Calls
-) -> None:
-    webop.on.create("widgets", id="fn")(calls.noting("fn"))
-    marks: Any = {DIFFBASE: webop.PRESENT}
-    webop.daemon("widgets", id="daemon", annotations=marks)(calls.noting("daemon"))
-    async with run_operator():
-        await objects.make("one")
-        await calls.wait("one", "daemon")
-
-
-async def test_a_retry_is_not_lost_with_a_write_that_succeeds_at_the_second_attempt(
-    run_relayed: RunOperator, objects: Objects, calls: Calls
-) -> None:
-    failed: list[Any] = []
-
-    @webop.on.create("widgets", id="fn")
-    async def fn(retry: int, **kwargs: Any) -> None:
-        calls.note("fn", {**kwargs, "retry": retry})
-        if not retry:
-            raise webop.TemporaryError("not yet", delay=0.5)
-
-    async def meddle(request: Any) -> Any:
-        if request.method != "PATCH" or failed:
-            return None
-        if "/widgets/one" not in str(request.url):
-            return None
-        failed.append(request)
-        return fail(503)
-
-    settings = build_settings(networking={"error_backoffs": []}, batching={"error_delays": []})
-    async with run_relayed(settings, meddle=meddle):
-        await objects.create("one")
-        await eventually(lambda: failed)
-        await eventually(lambda: len(calls) == 2, "the retry", 10)
-        await asyncio.sleep(0)
-
-
-@pytest.mark.parametrize("what", ["daemon", "finalizer"])
-async def test_a_filter_about_the_memo_is_asked_when_a_handler_has_changed_that(
-    run_operator: RunOperator, objects: Objects, calls: Calls, what: str
 ) -> None:
     @webop.on.create("widgets", id="fn")
     async def fn(memo: Any, **_: Any) -> None:
@@ -126,14 +82,10 @@ async def test_a_filter_about_the_memo_is_asked_when_a_handler_has_changed_that(
     def has_memo(memo: Any, **_: Any) -> bool:
         return bool(memo.get("is_ready"))
 
-    if what == "daemon":
-        webop.daemon("widgets", id="daemon", when=has_memo)(calls.noting("daemon"))
-    else:
-        webop.on.delete("widgets", id="clean", when=has_memo)(calls.noting("clean"))
+    webop.daemon("widgets", id="daemon", when=has_memo)(calls.noting("daemon"))
+    webop.on.delete("widgets", id="clean", when=has_memo)(calls.noting("clean"))
     async with run_operator():
         await objects.make("one")
-        if what == "daemon":
-            await calls.wait("one", "daemon")
-        else:
-            await objects.pass_fence()
-            assert has_finalizer(await objects.get("one"))
+        await calls.wait("one", "daemon")
+        await objects.pass_fence()
+        assert has_finalizer(await objects.get("one"))

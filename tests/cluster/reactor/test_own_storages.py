@@ -110,9 +110,7 @@ async def test_a_restart_between_the_removal_of_records_and_the_last_handled_sta
 async def test_a_progress_storage_that_clears_an_essence_to_nothing_does_not_stop_handlers(
     run_operator: RunOperator, objects: Objects, calls: Calls, caplog: pytest.LogCaptureFixture
 ) -> None:
-    @webop.on.create("widgets")
-    def created(**kwargs: Any) -> None:
-        calls.note("created", kwargs)
+    webop.on.create("widgets")(calls.noting("created"))
 
     settings = build_settings()
     settings.persistence.progress_storage = ClearedToNothing()

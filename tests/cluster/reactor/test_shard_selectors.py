@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
 
 GATE = "--feature-gates=ShardedListAndWatch=true"  # alpha in Kubernetes 1.36 (KEP-5866)
-MANY = 60
+MANY = 24
 TEAM: Json = {"lease_name": "team", "lease_namespace": "default", "sharded": True}
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/default/leases/team-shards"
@@ -129,32 +129,18 @@ def seen(calls: Calls) -> Calls:
     return calls
 
 
-@pytest.fixture(params=["selecting", "webop_cluster"])
-def place(request: pytest.FixtureRequest) -> tuple[LocalCluster, Kind]:
-    """A server that knows ``shardSelector``, and one that ignores it; each with tokens."""
-    cluster: LocalCluster = request.getfixturevalue(request.param)
-    if request.param == "selecting":
-        return cluster, request.getfixturevalue("tokens")
-    kind = Kind("ignoring.shards.tests.webop.dev", "tokens", "Token")
-    return cluster, next(define_kinds(cluster, [kind]))
-
-
 async def test_a_replica_gets_only_the_objects_of_its_shards_also_after_it_has_given_up_some(
-    place: tuple[LocalCluster, Kind],
-    selecting: LocalCluster,
-    registry: webop.OperatorRegistry,
-    seen: Calls,
+    selecting: LocalCluster, tokens: Kind, registry: webop.OperatorRegistry, seen: Calls
 ) -> None:
-    cluster, kind = place
     async with AsyncExitStack() as stack:
-        http = await stack.enter_async_context(open_http(cluster))
-        objects = Objects(await stack.enter_async_context(connect(cluster)), kind, "default")
-        received = {"one": await share(stack, cluster, registry, "one")}
+        http = await stack.enter_async_context(open_http(selecting))
+        objects = Objects(await stack.enter_async_context(connect(selecting)), tokens, "default")
+        received = {"one": await share(stack, selecting, registry, "one")}
         await wait_owned(http, {"one"})
         old = [f"old-{number}" for number in range(MANY)]
         await asyncio.gather(*(objects.make(name) for name in old))
         for name in ("two", "three"):
-            received[name] = await share(stack, cluster, registry, name)
+            received[name] = await share(stack, selecting, registry, name)
             owners = await wait_owned(http, {*received})
         wanted = {name: build_shard_selector("uid", own) for name, own in owners.items()}
         await eventually(
@@ -173,12 +159,11 @@ async def test_a_replica_gets_only_the_objects_of_its_shards_also_after_it_has_g
         await asyncio.gather(*(objects.remove(name) for name in (*old, *new)))
         assert [len(seen.of(name, "deleted")) for name in (*old, *new)] == [1] * 2 * MANY
         for name, own in owners.items():
-            strange = {uid for uid in received[name].uids if find_shard(uid) not in own}
-            assert bool(strange) is (cluster is not selecting), name
-            assert len(received[name].uids) > MANY / 3
+            assert {find_shard(uid) for uid in received[name].uids} <= own, name
+            assert len(received[name].uids) > MANY / 6
 
 
-async def test_the_server_finds_the_same_shards_of_a_thousand_uids(
+async def test_the_server_finds_the_same_shards_of_many_uids(
     selecting: LocalCluster, tokens: Kind
 ) -> None:
     async with open_http(selecting) as http:
@@ -193,9 +178,9 @@ async def test_the_server_finds_the_same_shards_of_a_thousand_uids(
                 uids.append(answer.raise_for_status().json()["metadata"]["uid"])
             return uids
 
-        made = await asyncio.gather(*(create(range(n, 1000, 10)) for n in range(10)))
+        made = await asyncio.gather(*(create(range(n, 200, 10)) for n in range(10)))
         uids = {uid for several in made for uid in several}
-        assert len(uids) == 1000
+        assert len(uids) == 200
         for shard in range(SHARDS):
             params = {"shardSelector": build_shard_selector("uid", [shard])}
             answer = (await http.get(url, params=params)).raise_for_status().json()

@@ -139,86 +139,6 @@ async def test_an_idling_timer_is_called_once_after_each_change_that_settles(
     assert [call["spec"]["a"] for call in calls.of("one")] == [3, 4]
 
 
-@pytest.mark.feature("TMR-05", "TMR-06")
-async def test_updates_of_the_status_do_not_starve_an_idling_timer(
-    run_operator: RunOperator, objects: Objects, timeline: Timeline
-) -> None:
-    webop.timer("widgets", id="fn", idle=0.5, interval=0.2)(timeline.noting("called"))
-    async with run_operator():
-        await objects.create("one", {"a": 0})
-        count = 0
-        while len(timeline.of("called")) < 3:
-            count += 1
-            assert count < 100
-            await objects.patch("one", {"status": {"x": count}})
-            await asyncio.sleep(0.1)
-
-
-@pytest.mark.parametrize("kind", ["key", "depth"])
-async def test_a_timer_whose_result_json_cannot_hold_goes_on(
-    run_operator: RunOperator,
-    objects: Objects,
-    timeline: Timeline,
-    caplog: pytest.LogCaptureFixture,
-    kind: str,
-) -> None:
-    deep: dict[str, Any] = {}
-    for _ in range(1500):
-        deep = {"in": deep}
-
-    @webop.timer("widgets", id="fn", interval=0.1, backoff=0.1)
-    async def fn(**_: Any) -> Any:
-        timeline.note("called")
-        return {200: len(timeline.moments)} if kind == "key" else deep
-
-    async with run_operator():
-        await objects.create("one", {"a": 0})
-        await timeline.wait("called", 4)
-        if kind == "key":
-            await objects.wait("one", lambda body: body.get("status", {}).get("fn", {}).get("200"))
-    assert ("that JSON cannot represent" in caplog.text) == (kind == "depth")
-
-
-async def test_an_error_of_webop_is_a_failed_attempt_of_a_timer_or_daemon(
-    run_operator: RunOperator,
-    objects: Objects,
-    timeline: Timeline,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    is_broken = True
-
-    async def save(self: Daemon, *_: Any, **__: Any) -> None:
-        self.cause.patch.clear()
-        if is_broken:
-            raise ZeroDivisionError
-
-    monkeypatch.setattr(Daemon, "save", save)
-
-    @webop.daemon("widgets", id="daemon", backoff=0.2)
-    async def daemon(retry: int, **_: Any) -> str:
-        timeline.note(f"daemon {retry}")
-        return "done"
-
-    @webop.timer("widgets", id="timer", backoff=0.2, interval=0.5)
-    async def timer(retry: int, patch: webop.Patch, **_: Any) -> None:
-        assert not patch
-        timeline.note(f"timer {retry}")
-        patch.spec["a"] = 1
-
-    async with run_operator():
-        await objects.create("one", {"a": 0})
-        await timeline.wait("daemon 2")
-        await timeline.wait("timer 2")
-        is_broken = False
-        await timeline.wait("timer 0", 4)
-        count = len([name for name in timeline.list_names() if "daemon" in name])
-        await timeline.wait("timer 0", 5)
-        assert len([name for name in timeline.list_names() if "daemon" in name]) == count
-    assert "Bug in webop: an attempt of Timer 'timer' failed. Retrying in 0.2 s." in caplog.text
-    assert all(is_about(gap, 0.2) for gap in timeline.measure_gaps("daemon 1")[:2])
-
-
 @pytest.mark.feature("TMR-05", "TMR-08", "D-47")
 async def test_a_timer_without_an_interval_follows_the_changes_and_rests_in_between(
     run_operator: RunOperator, objects: Objects, timeline: Timeline
@@ -345,3 +265,43 @@ async def test_a_timer_that_fails_for_good_stops_until_there_is_a_new_operator(
     async with run_operator():
         await timeline.wait("permanent", 2)
         await timeline.wait("failing", 2 * expected)
+
+
+async def test_an_error_of_webop_is_a_failed_attempt_of_a_timer_or_daemon(
+    run_operator: RunOperator,
+    objects: Objects,
+    timeline: Timeline,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    is_broken = True
+
+    async def save(self: Daemon, *_: Any, **__: Any) -> None:
+        self.cause.patch.clear()
+        if is_broken:
+            raise ZeroDivisionError
+
+    monkeypatch.setattr(Daemon, "save", save)
+
+    @webop.daemon("widgets", id="daemon", backoff=0.2)
+    async def daemon(retry: int, **_: Any) -> str:
+        timeline.note(f"daemon {retry}")
+        return "done"
+
+    @webop.timer("widgets", id="timer", backoff=0.2, interval=0.5)
+    async def timer(retry: int, patch: webop.Patch, **_: Any) -> None:
+        assert not patch
+        timeline.note(f"timer {retry}")
+        patch.spec["a"] = 1
+
+    async with run_operator():
+        await objects.create("one", {"a": 0})
+        await timeline.wait("daemon 2")
+        await timeline.wait("timer 2")
+        is_broken = False
+        await timeline.wait("timer 0", 4)
+        count = len([name for name in timeline.list_names() if "daemon" in name])
+        await timeline.wait("timer 0", 5)
+        assert len([name for name in timeline.list_names() if "daemon" in name]) == count
+    assert "Bug in webop: an attempt of Timer 'timer' failed. Retrying in 0.2 s." in caplog.text
+    assert all(is_about(gap, 0.2) for gap in timeline.measure_gaps("daemon 1")[:2])

@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import httpx
 import pytest
 
 import webop
-from tests.cluster.reactor.observations import Names
-from tests.kit.http_relay import Relay, fail
 from tests.kit.operators import (
     DIFFBASE,
     FINALIZER,
@@ -19,17 +16,13 @@ from tests.kit.operators import (
     Objects,
     RunOperator,
     build_settings,
-    do_nothing,
     get_annotations,
-    get_progress,
     has_finalizer,
     operate,
 )
-from tests.kit.peering_objects import Boss
 from tests.kit.waiting import eventually
 from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo
-from webop.objects.resources import Resource
 
 IN, OUT = {"watched": "yes"}, {"watched": None}
 
@@ -161,60 +154,28 @@ async def test_an_object_that_leaves_is_released_and_comes_back_as_a_known_one(
     assert memos[0] is not memos[2]
 
 
-@pytest.mark.feature("EVT-06")
-@pytest.mark.parametrize("method", ["GET", "PATCH"])
-async def test_an_object_that_comes_back_while_it_is_released_keeps_its_finalizer(
-    objects: Objects,
-    relayed: Relay,
-    run_relayed: RunOperator,
-    calls: Calls,
-    memos: list[Any],
-    method: str,
+@pytest.mark.feature("SCP-13")
+async def test_selectors_of_namespaces_choose_among_the_served_ones(
+    client: Client, objects: Objects, info: ConnectionInfo, calls: Calls
 ) -> None:
-    has_left, is_back = asyncio.Event(), asyncio.Event()
 
-    async def meddle(request: httpx.Request) -> None:
-        is_release = request.method == method and request.url.path.endswith("/a")
-        if is_release and has_left.is_set() and not is_back.is_set():
-            is_back.set()
-            await label(objects, "a", IN)
-            await objects.create("fence", labels=IN)
-            await calls.wait("fence", "create")
+    registry = webop.OperatorRegistry()
 
-    async with run_relayed(choose(), meddle=meddle):
-        await objects.create("a", {"value": 1}, labels=IN)
-        await calls.wait("a", "create")
-        await objects.wait("a", lambda raw: has_finalizer(raw) and DIFFBASE in get_annotations(raw))
-        has_left.set()
-        await label(objects, "a", OUT)
-        await is_back.wait()
-        await objects.patch("a", {"spec": {"value": 2}})
-        await calls.wait("a", "update")
-        assert has_finalizer(await objects.get("a"))
-    patches = [request.content for request in relayed.list_requests("PATCH", "a")]
-    assert [b'"finalizers":[]' in patch for patch in patches].count(True) == (method == "PATCH")
+    webop.on.create("widgets", registry=registry)(calls.noting("create"))
 
-
-@pytest.mark.feature("EVT-06")
-async def test_a_release_that_fails_is_repeated(
-    objects: Objects, run_relayed: RunOperator, calls: Calls, memos: list[Any]
-) -> None:
-    failures: list[httpx.Request] = []
-
-    async def meddle(request: httpx.Request) -> httpx.Response | None:
-        if request.method != "GET" or not request.url.path.endswith("/a") or len(failures) == 2:
-            return None
-        failures.append(request)
-        return fail(503)
-
-    settings = choose()
-    settings.networking.error_backoffs, settings.batching.error_delays = [], [0.1]
-    async with run_relayed(settings, meddle=meddle):
+    namespaces = webop.Resource("", "v1", "namespaces", kind="Namespace", namespaced=False)
+    settings = build_settings()
+    settings.watching.label_selectors["ns"] = f"of={objects.namespace}"
+    settings.watching.label_selectors[webop.EVERYTHING] = "watched=yes"
+    async with operate(info, registry, settings, namespaces=[f"{objects.namespace}*"]):
         await objects.create("a", labels=IN)
-        await objects.wait("a", lambda raw: has_finalizer(raw) and DIFFBASE in get_annotations(raw))
-        await label(objects, "a", OUT)
-        await objects.wait("a", lambda raw: not has_finalizer(raw))
-    assert len(failures) == 2
+        await objects.create("b")
+        await asyncio.sleep(0.5)
+        assert not calls.of("a")
+        patch = {"metadata": {"labels": {"of": objects.namespace}}}
+        await client.patch(namespaces, None, objects.namespace, patch)
+        await calls.wait("a", "create")
+    assert not calls.of("b")
 
 
 @pytest.mark.feature("EVT-06", "HND-18")
@@ -240,125 +201,3 @@ async def test_an_object_that_leaves_while_it_is_being_deleted_goes_away(
         await label(objects, "a", OUT)
         has_left.set()
         await objects.wait_gone("a", timeout=5)
-
-
-@pytest.mark.feature("EVT-06", "PAT-01", "RST-01")
-@pytest.mark.parametrize("needs_finalizer", [False, True])
-async def test_what_a_running_handler_wants_is_written_though_the_object_has_left(
-    objects: Objects, run_operator: RunOperator, calls: Calls, *, needs_finalizer: bool
-) -> None:
-    released = asyncio.Event()
-
-    @webop.on.create("widgets", id="fn", when=lambda name, **_: name == "a")
-    async def fn(patch: webop.Patch, **kwargs: Any) -> str:
-        calls.note("fn", kwargs)
-        patch.status["id"] = "from-the-cloud"
-        await released.wait()
-        return "made"
-
-    webop.on.create("widgets", id="fence")(calls.noting("fence"))
-    if needs_finalizer:
-        webop.on.delete("widgets", id="deleted")(do_nothing)
-    async with run_operator(choose()):
-        await objects.create("a", labels=IN)
-        await calls.wait("a", "fn")
-        await label(objects, "a", OUT)
-        await objects.create("b", labels=IN)  # a fence
-        await calls.wait("b", "fence")
-        released.set()
-        body = await objects.wait("a", lambda raw: raw.get("status"), timeout=5)
-        assert body["status"] == {"id": "from-the-cloud", "fn": "made"}
-        await objects.wait("a", lambda raw: not (has_finalizer(raw) or get_progress(raw)))
-
-
-@pytest.mark.feature("EVT-06")
-@pytest.mark.parametrize("needs_finalizer", [False, True])
-async def test_records_of_an_object_that_leaves_go(
-    objects: Objects, run_operator: RunOperator, calls: Calls, *, needs_finalizer: bool
-) -> None:
-    @webop.on.create("widgets", id="fn")
-    async def fn(**kwargs: Any) -> None:
-        calls.note("fn", kwargs)
-        raise webop.TemporaryError("not yet", delay=0.2)
-
-    if needs_finalizer:
-        webop.on.delete("widgets", id="deleted")(do_nothing)
-    async with run_operator(choose()):
-        await objects.create("a", labels=IN)
-        await objects.wait("a", get_progress)
-        await label(objects, "a", OUT)
-        await objects.wait("a", lambda raw: not get_progress(raw), timeout=5)
-        await objects.wait("a", lambda raw: not has_finalizer(raw))
-
-
-@pytest.mark.feature("EVT-06", "PEE-17")
-@pytest.mark.parametrize("begins", ["in the pause", "before it"])
-async def test_a_release_in_a_pause_is_left_to_the_active_operator(
-    objects: Objects,
-    relayed: Relay,
-    run_relayed: RunOperator,
-    calls: Calls,
-    memos: list[Any],
-    boss: Boss,
-    begins: str,
-) -> None:
-    """The index shows that the pausing one knows of it."""
-    is_paused, is_asked, index = asyncio.Event(), asyncio.Event(), Names("widgets")
-
-    async def meddle(request: httpx.Request) -> httpx.Response | None:
-        if request.method != "GET" or not request.url.path.endswith("/a") or is_paused.is_set():
-            return None
-        is_asked.set()
-        await is_paused.wait()
-        return fail(503)
-
-    settings = choose()
-    settings.networking.error_backoffs, settings.batching.error_delays = [], [0.1]
-    async with run_relayed(settings, standalone=False, identity="me", meddle=meddle):
-        await objects.create("a", labels=IN)
-        await objects.wait("a", lambda raw: has_finalizer(raw) and DIFFBASE in get_annotations(raw))
-        await eventually(lambda: "a" in index())
-        if begins == "before it":
-            await label(objects, "a", OUT)
-            await is_asked.wait()
-            await boss.pause()
-        else:
-            await boss.pause()
-            is_paused.set()
-            await label(objects, "a", OUT)
-        await eventually(lambda: "a" not in index())
-        is_paused.set()
-        await asyncio.sleep(0.3)  # longer than the pause after a failure
-        count = len(relayed.list_requests("PATCH", "a"))
-        await boss.resume()
-        await objects.create("b", labels=IN)
-        await calls.wait("b", "create")
-        await asyncio.sleep(0.3)
-        assert has_finalizer(await objects.get("a"))
-    assert len(relayed.list_requests("PATCH", "a")) == count
-
-
-@pytest.mark.feature("SCP-13")
-async def test_selectors_of_namespaces_choose_among_the_served_ones(
-    client: Client, objects: Objects, info: ConnectionInfo, calls: Calls
-) -> None:
-
-    registry = webop.OperatorRegistry()
-
-    @webop.on.create("widgets", registry=registry)
-    async def create(**kwargs: Any) -> None:
-        calls.note("create", kwargs)
-
-    namespaces = Resource("", "v1", "namespaces", kind="Namespace", namespaced=False)
-    settings = build_settings()
-    settings.watching.label_selectors["ns"] = f"of={objects.namespace}"
-    settings.watching.label_selectors[webop.EVERYTHING] = "watched=yes"
-    async with operate(info, registry, settings, namespaces=[f"{objects.namespace}*"]):
-        await objects.create("a", labels=IN)
-        await objects.create("b")
-        await asyncio.sleep(0.5)
-        assert not calls.of("a")
-        patch = {"metadata": {"labels": {"of": objects.namespace}}}
-        await client.patch(namespaces, None, objects.namespace, patch)
-        await calls.wait("a", "create")
-    assert not calls.of("b")

@@ -13,11 +13,10 @@ from tests.kit.operators import is_no_fence
 from tests.kit.waiting import eventually
 from webop.client.api import Client
 from webop.errors import APINotFoundError
-from webop.objects.resources import Resource
 
 Json = dict[str, Any]
 
-MAPS = Resource("", "v1", "configmaps", kind="ConfigMap", namespaced=True)
+MAPS = webop.Resource("", "v1", "configmaps", kind="ConfigMap", namespaced=True)
 
 
 def build_map(name: str, data: Json) -> Json:

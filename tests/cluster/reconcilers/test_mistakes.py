@@ -42,13 +42,13 @@ async def test_a_typo_in_a_child_is_told_at_once_and_no_other_parent_waits(
     async def build(children: webop.Children, name: str, spec: webop.Spec, **_: Any) -> None:
         await children.apply({**build_map(name, {}), spec["field"]: {"a": "b"}})
 
-    bad = [f"bad-{number}" for number in range(60)]
+    bad = [f"bad-{number}" for number in range(35)]
     async with run_operator(build_settings(posting={"enabled": True})):
         await objects.pass_fence()
         await asyncio.gather(*(objects.create(name, {"field": "dta"}) for name in bad))
         await objects.create("good", {"field": "data"})
         await wait_soon(maps, "good")
-        (event,) = await wait_for_events(objects, "bad-59", bool)
+        (event,) = await wait_for_events(objects, "bad-34", bool)
         assert (event["type"], event["reason"]) == ("Warning", "HandlerRetry")
         assert ".dta: field not declared in schema" in event["message"]
         await objects.patch("bad-0", {"spec": {"field": "data"}})

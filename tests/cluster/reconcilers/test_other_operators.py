@@ -12,89 +12,11 @@ import pytest
 import webop
 from tests.cluster.reconcilers.conftest import Builder, Maps, build_map
 from tests.cluster.reconcilers.test_children import has
-from tests.kit.operators import Objects, build_settings, is_no_fence, operate
-from tests.kit.processes import Command, Workshop
+from tests.kit.operators import Objects, RunOperator, build_settings, is_no_fence, operate
+from tests.kit.waiting import eventually
 from webop.client.auth.vault import ConnectionInfo
 
 Json = dict[str, Any]
-
-_CODE = """
-import webop
-
-@webop.on.startup()
-def configure(settings, **_):
-    settings.posting.enabled = False
-
-@webop.reconcile('widgets', owns=['configmaps'])
-async def build(name, spec, children, **_):
-    metadata = {'name': f'{name}-OWN'}
-    data = {'text': spec['text']}
-    head = {'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': metadata}
-    await children.apply({**head, 'data': data})
-    await children.prune()
-"""
-
-
-@contextlib.asynccontextmanager
-async def run_both(
-    workshop: Workshop, namespace: str, first: str, second: str
-) -> AsyncIterator[tuple[Command, Command]]:
-    """Run two files with the same function name and children of other names."""
-    async with contextlib.AsyncExitStack() as stack:
-        for number, file in enumerate((first, second)):
-            path = workshop.folder / file
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(_CODE.replace("OWN", f"child{number}"))
-        started = [
-            await workshop.spawn(
-                ("webop", "run"), "--standalone", "-n", namespace, file, log=f"{number}.log"
-            )
-            for number, file in enumerate((first, second))
-        ]
-        for each in started:
-            stack.push_async_callback(each.kill)
-        yield started[0], started[1]
-
-
-async def check_that_both_stay(objects: Objects, maps: Maps) -> None:
-    """Check that both operators follow changes, and that no child is replaced."""
-    found = [await maps.find(f"site-child{number}") or {} for number in range(2)]
-    for text in "234":
-        await objects.patch("site", {"spec": {"text": text}})
-        for one in found:
-            now = await maps.wait(one["metadata"]["name"], has(text))
-            assert now is not None
-            assert now["metadata"]["uid"] == one["metadata"]["uid"]
-
-
-async def test_two_operators_with_one_function_name_do_not_delete_each_others_children(
-    connected: Workshop, objects: Objects, maps: Maps
-) -> None:
-    async with run_both(connected, objects.namespace, "shop.py", "stock.py") as both:
-        await objects.create("site", {"text": "1"})
-        for number in range(2):
-            await maps.wait(f"site-child{number}", bool)
-        await check_that_both_stay(objects, maps)
-    first = await maps.find("site-child0")
-    assert first is not None
-    assert first["metadata"]["labels"]["webop.dev/operator"] == "shop"
-    assert not any("Another operator" in one.output for one in both)
-
-
-async def test_two_operators_of_one_name_notice_each_other_and_stop_pruning(
-    connected: Workshop, objects: Objects, maps: Maps
-) -> None:
-    files = "one/team/handlers.py", "two/team/handlers.py"
-    async with run_both(connected, objects.namespace, *files) as both:
-        await objects.create("site", {"text": "1"})
-        for each in both:
-            await each.wait_for("Another operator has the name 'team', too")
-        for number in range(2):
-            await maps.wait(f"site-child{number}", bool)
-        await check_that_both_stay(objects, maps)
-    for each in both:
-        assert each.output.count("Another operator has the name") == 1
-        assert "(field managers: team.build." in each.output
 
 
 @contextlib.asynccontextmanager
@@ -109,6 +31,43 @@ async def run_named(
     scope: Json = {"namespaces": [objects.namespace], "beside": True}
     async with operate(info, registry, settings, **scope):
         yield
+
+
+@pytest.mark.parametrize("names", [("shop", "stock"), ("team", "team")], ids=["two", "one"])
+async def test_two_operators_with_one_function_name_do_not_delete_each_others_children(
+    info: ConnectionInfo,
+    objects: Objects,
+    maps: Maps,
+    caplog: pytest.LogCaptureFixture,
+    names: tuple[str, str],
+) -> None:
+    """If they have one name, too, they notice each other and stop pruning."""
+
+    def own(number: int) -> Any:
+        async def build(name: str, spec: webop.Spec, children: webop.Children, **_: Any) -> None:
+            await children.apply(build_map(f"{name}-{number}", {"text": spec["text"]}))
+            await children.prune()
+
+        return build
+
+    is_one = names[0] == names[1]
+    async with (
+        run_named(info, objects, names[0], own(0)),
+        run_named(info, objects, names[1], own(1)),
+    ):
+        await objects.create("site", {"text": "1"})
+        if is_one:
+            text = "Another operator has the name 'team', too"
+            await eventually(lambda: caplog.text.count(text) == 2)
+        made = [await maps.wait(f"site-{number}", has("1")) or {} for number in range(2)]
+        for text in "234":
+            await objects.patch("site", {"spec": {"text": text}})
+            for one in made:
+                now = await maps.wait(one["metadata"]["name"], has(text)) or {}
+                assert now["metadata"]["uid"] == one["metadata"]["uid"]
+    assert made[0]["metadata"]["labels"]["webop.dev/operator"] == names[0]
+    assert caplog.text.count("Another operator") == 2 * is_one
+    assert caplog.text.count("(field managers: team.build.") == 2 * is_one
 
 
 async def test_two_operators_of_one_name_that_want_other_contents_write_ever_more_rarely(
@@ -273,3 +232,44 @@ async def test_children_of_a_kind_that_owns_no_longer_has_go_with_those_of_the_o
         await maps.wait("site-home", lambda found: found is None)
     where = f"configmaps.v1 in {objects.namespace}"
     assert f"1 children of the former kind {where} are left (reconciler: build)" in caplog.text
+
+
+_FINALIZER = "example.com/cleanup"  # as of controllerutil.AddFinalizer
+
+
+async def test_children_and_the_finalizer_of_another_controller_are_taken_over(
+    objects: Objects, maps: Maps, run_operator: RunOperator
+) -> None:
+    deleted = []
+
+    @webop.reconcile("widgets", owns=["configmaps"], when=is_no_fence)
+    async def build(children: webop.Children, name: str, spec: webop.Spec, **_: Any) -> None:
+        await children.apply(build_map(name, {"text": spec["text"]}))
+        await children.prune()
+
+    @webop.on.delete("widgets", when=is_no_fence)
+    async def clean(name: str, **_: Any) -> None:
+        deleted.append(name)
+
+    made = await objects.create("site", {"text": "new"}, finalizers=[_FINALIZER])
+    reference = {
+        "apiVersion": made["apiVersion"],
+        "kind": made["kind"],
+        "name": "site",
+        "uid": made["metadata"]["uid"],
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+    for name in ("site", "unwanted"):
+        await maps.create(name, {"text": "old"}, ownerReferences=[reference])
+    await objects.create("gone", {"text": "new"}, finalizers=[_FINALIZER])
+    await objects.delete("gone")  # while no operator runs
+    async with run_operator(build_settings(persistence={"finalizer": _FINALIZER})):
+        await objects.wait_gone("gone")
+        await maps.wait("site", lambda found: found and found["data"] == {"text": "new"})
+        await objects.pass_fence()
+        assert await maps.find("unwanted")  # it lacks the labels of children
+        found = await objects.get("site")
+        assert found["metadata"]["finalizers"] == [_FINALIZER]
+        await objects.remove("site")
+    await eventually(lambda: sorted(deleted) == ["gone", "site"], "the deletion handler")

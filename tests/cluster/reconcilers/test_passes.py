@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
+from functools import partial
 from typing import Any
 
 import pytest
 
 import webop
+from tests.cluster.reconcilers.conftest import Maps, build_map
 from tests.kit.operators import Objects, RunOperator, build_settings, is_no_fence
+from tests.kit.rows import rows
 from tests.kit.waiting import eventually
 
 Json = dict[str, Any]
@@ -217,8 +220,9 @@ async def test_a_change_during_a_call_is_not_taken_for_the_own_one(
     assert calls == [1, 2]
 
 
-@pytest.mark.parametrize("decorate", [webop.on.create, webop.reconcile])
-@pytest.mark.parametrize("is_deleted", [True, False])
+@pytest.mark.parametrize(
+    ("decorate", "is_deleted"), [(webop.on.create, True), (webop.reconcile, False)]
+)
 async def test_what_happens_during_the_call_of_another_handler_can_make_a_call_needless(
     objects: Objects, run_operator: RunOperator, seen: Seen, *, decorate: Any, is_deleted: bool
 ) -> None:
@@ -282,7 +286,7 @@ async def test_handlers_of_changes_and_reconcilers_stand_side_by_side(
     assert len(seen.calls) == 1
 
 
-@pytest.mark.parametrize(
+@rows(
     ("options", "problem"),
     [
         ({"owns": "configmaps"}, "owns="),
@@ -294,6 +298,11 @@ async def test_handlers_of_changes_and_reconcilers_stand_side_by_side(
         ({"watches": ["secrets"]}, "watches="),
         ({"own": ["configmaps"]}, "did you mean 'owns'?"),
         ({"owns": [webop.EVERYTHING]}, "A kind must be a name"),
+        (
+            {"owns": ["configmaps"], "accumulates": ["services"]},
+            "accumulates= has services, which is not in owns=",
+        ),
+        ({"own_writes": "yes"}, "own_writes="),
     ],
 )
 def test_wrong_options_are_refused_at_import(options: Json, problem: str) -> None:
@@ -301,23 +310,29 @@ def test_wrong_options_are_refused_at_import(options: Json, problem: str) -> Non
         webop.reconcile("widgets", registry=webop.OperatorRegistry(), **options)
 
 
-async def test_a_slow_event_handler_of_an_object_that_never_rests_does_not_starve_the_reconciler(
-    objects: Objects, run_operator: RunOperator, seen: Seen
+async def test_after_an_outage_of_two_seconds_a_reconciler_succeeds_as_without_these_changes(
+    objects: Objects, maps: Maps, run_operator: RunOperator
 ) -> None:
-    declare(seen)
-    ticks = itertools.count()
+    """Without them, it is called after 0, 0.25, 1.25 and 5.25 s."""
+    kinds, backoff = ["configmaps"], webop.Backoff(first=0.25, factor=4, jitter=0)
+    calls: list[float] = []
+    succeeded: list[float] = []
 
-    @webop.on.event("widgets", id="slow", when=is_no_fence)
-    async def slow(**_: Any) -> None:
-        await asyncio.sleep(0.4)
+    @webop.reconcile("widgets", owns=kinds, reads=kinds, backoff=backoff, when=is_no_fence)
+    async def build(children: webop.Children, **_: Any) -> None:
+        calls.append(time.monotonic())
+        await children.apply(build_map("a", {"text": "1"}))
+        if time.monotonic() - calls[0] < 2:
+            raise ValueError("The database is away.")
+        succeeded.append(time.monotonic())
 
-    @webop.timer("widgets", id="busy", interval=0.1, when=is_no_fence)
-    async def busy(patch: webop.Patch, **_: Any) -> None:
-        patch.status["tick"] = next(ticks)
+    def has_called(number: int) -> bool:
+        return len(calls) >= number
 
     async with run_operator():
-        await objects.create("one", {"a": 0})
-        await seen.until(1)
-        await eventually(lambda: next(ticks) > 5)
-        await objects.patch("one", {"spec": {"a": 1}})
-        await eventually(lambda: seen.calls[-1]["spec"] == {"a": 1}, "it sees the change")
+        await objects.create("one")
+        for number in (1, 2, 3):  # others change its labels three times
+            await eventually(partial(has_called, number))
+            await maps.wait("a", bool)
+            await maps.patch("a", {"metadata": {"labels": {"seen": str(number)}}})
+        await eventually(lambda: succeeded, lambda: f"a success, calls: {calls}", timeout=7)

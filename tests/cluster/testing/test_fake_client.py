@@ -111,29 +111,6 @@ def place(client: webop.AsyncClient, webop_namespace: str) -> Place:
     return Place(client, webop_namespace)
 
 
-async def test_objects_have_defaults_and_what_is_invalid_is_refused(place: Place) -> None:
-    created = await place.create(build(size=1))
-    assert created["spec"]["engine"] == "diesel"
-    with pytest.raises(webop.APIUnprocessableError):
-        await place.create(build("two", size=-1))
-    with pytest.raises(webop.APIConflictError):
-        await place.create(build(size=1))
-    with pytest.raises(webop.APINotFoundError):
-        await place.get(name="two")
-
-
-async def test_patches_status_and_generations(place: Place) -> None:
-    await place.create(build(size=1))
-    assert (await place.patch({"spec": {"size": 2}, "status": {"phase": "A"}}))["metadata"][
-        "generation"
-    ] == 2
-    await place.client.patch(
-        Tank, "one", {"status": {"phase": "B"}}, namespace=place.namespace, subresource="status"
-    )
-    found = await place.client.get(Tank, "one", namespace=place.namespace)
-    assert (found.spec.size, found.status.phase, found.metadata.generation) == (2, "B", 2)
-
-
 async def test_models_are_taken_and_returned(client: webop.AsyncClient, place: Place) -> None:
     here = place.namespace
     tank = Tank(metadata=webop.Metadata(name="one", namespace=here), spec=TankSpec(size=1))
@@ -166,32 +143,6 @@ async def test_deletions_wait_for_finalizers_and_can_be_awaited(place: Place) ->
     await asyncio.sleep(0.1)
     await place.patch({"metadata": {"finalizers": None}})
     await gone
-
-
-async def test_conditions_can_be_awaited(place: Place) -> None:
-    await place.create(build(size=1))
-    waiting = asyncio.create_task(
-        place.client.wait_for(
-            Tank,
-            "one",
-            lambda tank: tank["spec"]["size"] == 2,
-            namespace=place.namespace,
-            timeout=20,
-        )
-    )
-    await asyncio.sleep(0.1)
-    await place.patch({"spec": {"size": 2}})
-    assert (await waiting).spec.size == 2
-
-
-async def test_lists_are_selected(place: Place) -> None:
-    for name in ("one", "two"):
-        body = build(name, size=1)
-        body["metadata"]["labels"] = {"name": name}
-        await place.create(body)
-    found = await place.client.list(Tank, namespace=place.namespace, labels={"name": "two"})
-    assert [one.metadata.name for one in found] == ["two"]
-    assert len(await place.client.list("tanks", namespace=place.namespace)) == 2
 
 
 # ---- random writes, to both

@@ -6,7 +6,6 @@ import dataclasses
 import gc
 import inspect
 import logging
-import subprocess
 import sys
 import threading
 from asyncio.sslproto import SSLProtocol
@@ -285,12 +284,3 @@ def test_the_runner_has_the_documented_parameters_and_the_name_of_before() -> No
         "registry: OperatorRegistry | None = None, settings: OperatorSettings | None = None, "
         "**kwargs: Any) -> None"
     )
-
-
-@pytest.mark.feature("TST-06")
-@pytest.mark.parametrize(
-    ("code", "missing"), [("import webop", "webop.testing"), ("import webop.testing", "click")]
-)
-def test_tools_for_tests_are_imported_when_they_are_asked_for(code: str, missing: str) -> None:
-    check = f"import sys; {code}; assert {missing!r} not in sys.modules"
-    subprocess.run([sys.executable, "-c", check], check=True, cwd=Path(__file__).parents[3])

@@ -7,7 +7,7 @@ import concurrent.futures
 import contextlib
 import threading
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from datetime import UTC, datetime
 from typing import Any
 
@@ -76,10 +76,29 @@ def is_at_work(pausing: Pausing) -> bool:
     return not pausing.is_idle
 
 
-async def test_a_task_takes_no_step_after_the_loop_was_blocked_beyond_the_end(
-    pausing: Pausing, steps: Steps
+async def time_out(steps: Steps) -> None:
+    """Take a step at each time out, which must not be taken for the end."""
+    while True:
+        try:
+            async with asyncio.timeout(0.02):
+                await asyncio.sleep(10)
+        except TimeoutError:
+            steps()
+
+
+async def start_others(steps: Steps) -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(steps.go_on(), name="child")
+        await asyncio.wait_for(asyncio.gather(steps.go_on(), steps.go_on()), 10)
+
+
+@pytest.mark.parametrize("work", [Steps.go_on, time_out, start_others])
+async def test_a_task_and_its_children_take_no_step_after_the_loop_was_blocked_beyond_the_end(
+    pausing: Pausing, steps: Steps, work: Callable[[Steps], Coroutine[Any, Any, None]]
 ) -> None:
-    async with doing(pausing, steps.go_on()):
+    fence_child_tasks(asyncio.get_running_loop())
+    fence_child_tasks(asyncio.get_running_loop())  # once is enough
+    async with doing(pausing, work(steps)):
         taken = len(steps.moments)
         time.sleep(2 * _LEASE)  # noqa: ASYNC251 - as if the process was stopped
     assert 0 < taken == len(steps.moments)
@@ -114,23 +133,6 @@ async def test_no_handler_is_called_in_a_step_in_which_the_loop_was_blocked_beyo
     assert (len(blocked), len(steps.moments)) == (1, 1)
 
 
-async def test_a_time_out_that_is_due_does_not_take_the_end_for_its_own(
-    pausing: Pausing, steps: Steps
-) -> None:
-    async def work() -> None:
-        while True:
-            try:
-                async with asyncio.timeout(0.02):
-                    await asyncio.sleep(10)
-            except TimeoutError:
-                steps()
-
-    async with doing(pausing, work()):
-        taken = len(steps.moments)
-        time.sleep(2 * _LEASE)  # noqa: ASYNC251
-    assert 0 < taken == len(steps.moments)
-
-
 async def test_cleaning_up_is_possible_but_cannot_wait_for_anything(pausing: Pausing) -> None:
     cleaned: list[str] = []
 
@@ -146,23 +148,6 @@ async def test_cleaning_up_is_possible_but_cannot_wait_for_anything(pausing: Pau
         time.sleep(2 * _LEASE)  # noqa: ASYNC251
         pausing.cancel()
     assert cleaned == ["at once"]
-
-
-async def test_tasks_that_are_started_behind_the_fence_are_behind_it_too(
-    pausing: Pausing, steps: Steps
-) -> None:
-    fence_child_tasks(asyncio.get_running_loop())
-    fence_child_tasks(asyncio.get_running_loop())  # once is enough
-
-    async def work() -> None:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(steps.go_on(), name="child")
-            await asyncio.wait_for(asyncio.gather(steps.go_on(), steps.go_on()), 10)
-
-    async with doing(pausing, work()):
-        taken = len(steps.moments)
-        time.sleep(2 * _LEASE)  # noqa: ASYNC251
-    assert 0 < taken == len(steps.moments)
 
 
 async def test_other_tasks_of_the_loop_are_not_behind_the_fence(
@@ -218,3 +203,18 @@ async def test_sync_daemons_see_the_end_even_if_nobody_tells_them(pausing: Pausi
         assert flag.wait(0)
         assert not flag.is_set(DaemonStoppingReason.OPERATOR_EXITING)
     assert not SyncDaemonStopped(Stopper())  # without a fence
+
+
+async def test_what_is_at_work_has_time_to_end_and_is_cancelled_after_it(pausing: Pausing) -> None:
+    """Only then is the Lease given back."""
+    short = pausing.spawn(WorkerGroup(), _sleep(0.1), name="short")
+    await pausing.finish(5)
+    assert short.done()
+    assert not short.cancelled()
+    long = pausing.spawn(WorkerGroup(), _sleep(60), name="long")
+    await pausing.finish(0.1)
+    assert long.cancelled()
+
+
+async def _sleep(seconds: float) -> None:
+    await asyncio.sleep(seconds)

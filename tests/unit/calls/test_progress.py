@@ -12,7 +12,7 @@ import pytest
 import webop
 from webop.calls.error_policy import Outcome
 from webop.calls.progress import HandlerState, Progress, fetch_states
-from webop.handlers.model import ChangeHandler, Handler
+from webop.handlers.model import Handler
 from webop.objects.body import Body
 from webop.objects.patch import Patch
 from webop.objects.storage.progress import ProgressStorage
@@ -151,93 +151,19 @@ def test_older_records_without_a_zone_and_with_a_z_are_read() -> None:
     assert (state.purpose, state.retries, state.is_finished) == ("create", 0, False)
 
 
-@pytest.mark.feature("ERR-20")
-def test_a_record_of_another_purpose_is_superseded() -> None:
-    body = build_body(a='{"started":"2026-01-02T03:04:05Z","purpose":"create","success":true}')
-    state = restore(build_handlers("a"), body=body, storage=STORAGE, purpose="delete")["a"]
-    assert not state.is_finished
-    assert state.retries == 0
-    assert state.started > START
-
-
-@pytest.mark.feature("HND-20", "HND-21")
-def test_a_finished_resuming_handler_is_not_repeated_for_an_update_that_comes_in_between() -> None:
-    body = build_body(a='{"started":"2026-01-02T03:04:05Z","purpose":"resume","success":true}')
-    handler = ChangeHandler(id="a", fn=print, selector=None, initial=True)
-    progress = restore([handler], body=body, storage=STORAGE, purpose="update")
-    assert progress.is_finished
-
-
-class Outcomes:
-    SUCCESS = Outcome(final=True, result=1)
-    FAILURE = Outcome(final=True, exception=ValueError("boo"))
-    LATER = Outcome(final=False, delay=60, exception=ValueError("boo"))
-    AT_ONCE = Outcome(final=False, delay=0, exception=ValueError("boo"))
-
-
-@pytest.mark.feature("ERR-02", "ERR-16", "D-41")
-@pytest.mark.parametrize(
-    ("outcome", "expected"),
-    [
-        (Outcomes.SUCCESS, {"success": True, "failure": False, "message": None}),
-        (Outcomes.FAILURE, {"success": False, "failure": True, "message": "boo"}),
-        (Outcomes.LATER, {"success": False, "failure": False, "message": "boo"}),
-        (Outcomes.AT_ONCE, {"success": False, "failure": False, "message": "boo"}),
-    ],
-)
-def test_attempts_are_recorded(outcome: Outcome, expected: dict[str, Any]) -> None:
-    handlers = build_handlers("a")
-    progress = Progress.start(handlers)
-    started = progress["a"].started
-    progress.record(handlers[0], outcome)
-    state = progress["a"]
-    assert {key: getattr(state, key) for key in expected} == expected
-    assert (state.retries, state.started) == (1, started)
-    assert (state.stopped is not None) is outcome.final
-    assert progress.is_finished is outcome.final
-    progress.record(handlers[0], Outcomes.SUCCESS)
-    assert (progress["a"].retries, progress["a"].message) == (2, None)
-
-
 def test_the_next_handler_is_due_when_its_delay_is_over() -> None:
     handlers = build_handlers("a", "b", "c")
-    progress = Progress.start(handlers)
+    error, progress = ValueError("boo"), Progress.start(handlers)
     assert (progress.due(handlers), progress.delay) == (handlers, 0)
-    progress.record(handlers[0], Outcomes.SUCCESS)
-    progress.record(handlers[1], Outcomes.LATER)
+    progress.record(handlers[0], Outcome(final=True, result=1))
+    progress.record(handlers[1], Outcome(final=False, delay=60, exception=error))
     assert (progress.due(handlers), progress.delay) == (handlers[2:], 0)
-    progress.record(handlers[2], Outcomes.FAILURE)
+    progress.record(handlers[2], Outcome(final=False, delay=600, exception=error))
     assert progress.due(handlers) == []
     assert 50 < (progress.delay or 0) <= 60
-    progress.record(handlers[1], Outcomes.AT_ONCE)
-    assert progress.due(handlers) == [handlers[1]]
-    progress.record(handlers[1], Outcomes.FAILURE)
+    progress.record(handlers[1], Outcome(final=True, exception=error))
+    assert 500 < (progress.delay or 0) <= 600
+    progress.record(handlers[2], Outcome(final=False, delay=0, exception=error))
+    assert progress.due(handlers) == handlers[2:]
+    progress.record(handlers[2], Outcome(final=True, exception=error))
     assert (progress.due(handlers), progress.delay) == ([], None)
-    states = progress.list_all(body=Body({}), storage=STORAGE).values()
-    assert [(state.success, state.failure) for state in states] == [
-        (True, False),
-        (False, True),
-        (False, True),
-    ]
-
-
-@pytest.mark.feature("SUB-17")
-def test_records_are_purged_with_those_of_all_sub_handlers() -> None:
-    body = build_body(**{"fn": "{}", "fn.a": "{}", "fn.a.x": "{}", "other": "{}", "theirs": "{}"})
-    state = HandlerState(START, subrefs=frozenset({"fn/a", "fn/a/x"}))
-    patch = Patch()
-    Progress({"fn": state}).purge(["other"], body=body, patch=patch, storage=STORAGE)
-    assert patch["metadata"]["annotations"] == {
-        f"kopf.zalando.org/{key}": None for key in ("other", "fn", "fn.a", "fn.a.x")
-    }
-
-
-def test_records_of_sub_handlers_stay_when_a_restarted_handler_matches_no_more() -> None:
-    body = build_body(**{"fn": "{}", "fn.a": "{}"})
-    progress = Progress({"fn": HandlerState(START, subrefs=frozenset({"fn/a"}))})
-    progress.restart("fn")
-    patch = Patch()
-    progress.purge([], body=body, patch=patch, storage=STORAGE)
-    assert patch["metadata"]["annotations"] == {
-        f"kopf.zalando.org/{key}": None for key in ("fn", "fn.a")
-    }

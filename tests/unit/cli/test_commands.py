@@ -58,7 +58,8 @@ def test_the_help_of_run_has_its_options_under_headings() -> None:
     names = {name for param in run_command.params for name in (*param.opts, *param.secondary_opts)}
     assert {name for name in names if name not in output} == {"paths"}
     assert set(DOCUMENTED) <= names
-    for part in ("Examples:", "Environment:", "WEBOP_RUN_<OPTION>", "Exit codes:", "130, 143"):
+    assert output.index("webop run --all-namespaces handlers.py") < output.index("It runs until")
+    for part in ("Environment:", "WEBOP_RUN_<OPTION>", "Exit codes:", "130, 143"):
         assert part in output
     assert max(map(len, output.splitlines())) <= 80
 
@@ -78,7 +79,7 @@ def test_a_command_that_is_misspelt_is_told_with_the_nearest(name: str, expected
     assert f"There is no command {name!r}. {expected}" in result.output
 
 
-@pytest.mark.parametrize("command", ["webop crd apply", "webop crd print", "webop handlers"])
+@pytest.mark.parametrize("command", ["webop crd apply", "webop crd check", "webop handlers"])
 def test_a_command_without_files_names_itself(command: str) -> None:
     result = invoke(*command.split()[1:])
     assert result.exit_code == 2

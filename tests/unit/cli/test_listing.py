@@ -99,7 +99,7 @@ LISTED = [
     ("index", "function=is_mine()", "by_name", ""),
     ("timer", "pods", "tick", "initial_delay=is_big(), interval=5, sharp=True"),
     ("daemon", "pods", "watch", "cancellation_timeout=3"),
-    ("reconcile", "crontabs", "keep", "backoff=1.0|5.0, owns=configmaps|deployments.apps"),
+    ("reconcile", "crontabs", "keep", "backoff=1|5, owns=configmaps|deployments.apps"),
     (*("reconcile, owns", "configmaps", "keep/configmaps"), "metadata_only=True, parent=keep"),
     (
         *("reconcile, owns", "deployments.apps", "keep/deployments.apps"),
@@ -183,19 +183,9 @@ def test_what_cannot_be_listed_is_told(path: Path, monkeypatch: pytest.MonkeyPat
     assert list_as_json(path.name) == []
 
 
-ROWS = [("ID", "DETAILS"), ("a-long-name-of-something", "one two three four"), ("b", "")]
-
-
-def test_a_table_for_programs_has_a_line_for_each_row() -> None:
-    assert build_table(ROWS).splitlines() == [
-        "ID                        DETAILS",
-        "a-long-name-of-something  one two three four",
-        "b",
-    ]
-
-
 def test_a_table_for_a_terminal_is_as_wide_as_that() -> None:
-    assert build_table(ROWS, 24).splitlines() == [
+    rows = [("ID", "DETAILS"), ("a-long-name-of-something", "one two three four"), ("b", "")]
+    assert build_table(rows, 24).splitlines() == [
         "ID           DETAILS",
         "a-long-      one two",
         "name-of-     three four",

@@ -13,36 +13,55 @@ import pytest
 import webop
 from tests.kit.cli_runner import invoke, run_once
 from webop.cli import CLIControls, LogFormatParamType
-from webop.cli.options import check_handlers
+from webop.settings.base import list_fields
 
 
-def read(settings: webop.OperatorSettings, path: str) -> Any:
-    group, name = path.split(".")
-    return getattr(getattr(settings, group), name)
-
-
-@pytest.mark.feature("CLI-10", "CLI-11", "CLI-12", "CLI-13", "CLI-08")
+@pytest.mark.feature("CLI-10", "CLI-11", "CLI-12", "CLI-13", "CLI-08", "CLI-16", "CFG-50")
 @pytest.mark.parametrize(
-    ("args", "path", "value"),
+    ("args", "variables", "path", "value"),
     [
-        (["-A"], "peering.clusterwide", True),
-        (["--all-namespaces"], "peering.clusterwide", True),
-        (["-n", "a", "-n", "b-*"], "peering.clusterwide", False),
-        (["-A"], "peering.priority", 0),
-        (["-A", "-p", "7"], "peering.priority", 7),
-        (["-A", "--priority=-7"], "peering.priority", -7),
-        (["-A", "--dev"], "peering.priority", 666),
-        (["-A", "--dev", "-p", "7"], "peering.priority", 666),
-        (["-A", "--standalone"], "peering.standalone", True),
-        (["-A"], "peering.standalone", False),
-        (["-A", "-P", "mine"], "peering.name", "mine"),
-        (["-A", "--peering=mine"], "peering.mandatory", True),
-        (["-A"], "peering.mandatory", False),
-        (["-A", "--lease", "mine"], "leadership.lease_name", "mine"),
+        (["-A"], {}, "peering.clusterwide", True),
+        (["--all-namespaces"], {}, "peering.clusterwide", True),
+        (["-n", "a", "-n", "b-*"], {}, "peering.clusterwide", False),
+        (["-A"], {}, "peering.priority", 0),
+        (["-A", "-p", "7"], {}, "peering.priority", 7),
+        (["-A", "--priority=-7"], {}, "peering.priority", -7),
+        (["-A", "--dev"], {}, "peering.priority", 666),
+        (["-A", "--dev", "-p", "7"], {}, "peering.priority", 666),
+        (["-A", "--standalone"], {}, "peering.standalone", True),
+        (["-A"], {}, "peering.standalone", False),
+        (["-A", "-P", "mine"], {}, "peering.name", "mine"),
+        (["-A", "--peering=mine"], {}, "peering.mandatory", True),
+        (["-A"], {}, "peering.mandatory", False),
+        (["-A", "--lease", "mine"], {}, "leadership.lease_name", "mine"),
+        # Variables of options
+        ([], {"RUN_CLUSTERWIDE": "true"}, "peering.clusterwide", True),
+        ([], {"RUN_NAMESPACES": "a b-*,!b-c"}, "peering.clusterwide", False),
+        (["-A"], {"RUN_PRIORITY": "7"}, "peering.priority", 7),
+        (["-A"], {"RUN_DEV": "yes"}, "peering.priority", 666),
+        (["-A"], {"RUN_DEV": "no"}, "peering.priority", 0),
+        (["-A"], {"RUN_STANDALONE": "1"}, "peering.standalone", True),
+        (["-A"], {"RUN_STANDALONE": ""}, "peering.standalone", False),
+        (["-A"], {"RUN_PEERING": "mine"}, "peering.name", "mine"),
+        (["-A"], {"RUN_LEASE": "mine"}, "leadership.lease_name", "mine"),
+        # The command line is stronger, also than the variables of settings.
+        (["-A"], {"RUN_NAMESPACES": "a"}, "peering.clusterwide", True),
+        (["-n", "a"], {"RUN_CLUSTERWIDE": "1"}, "peering.clusterwide", False),
+        (["-A", "-p7"], {"RUN_PRIORITY": "5"}, "peering.priority", 7),
+        (["-A", "--dev"], {"RUN_PRIORITY": "5"}, "peering.priority", 666),
+        (["-A", "-Pmine"], {"RUN_PEERING": "theirs"}, "peering.name", "mine"),
+        (["-A"], {"PEERING__PRIORITY": "5"}, "peering.priority", 5),
+        (["-A", "-p7"], {"PEERING__PRIORITY": "5"}, "peering.priority", 7),
+        (["-A"], {"PEERING__STANDALONE": "1"}, "peering.standalone", True),
     ],
 )
-def test_options_set_what_they_are_about(args: list[str], path: str, value: Any) -> None:
-    assert read(run_once(*args).settings, path) == value
+def test_options_and_their_variables_set_what_they_are_about(
+    args: list[str], variables: dict[str, str], path: str, value: Any
+) -> None:
+    run = run_once(*args, env={f"WEBOP_{name}": text for name, text in variables.items()})
+    group, name = path.split(".")
+    assert getattr(getattr(run.settings, group), name) == value
+    assert "unknown environment variable" not in run.result.output
 
 
 @pytest.mark.feature("CLI-13")
@@ -61,64 +80,18 @@ def test_handlers_find_the_priority_in_the_context_of_the_command(
     assert f"={priority}" in f"{result.output}{result.exception}"
 
 
-@pytest.mark.feature("CLI-16", "CLI-11")
-@pytest.mark.parametrize(
-    ("name", "text", "path", "value"),
-    [
-        ("ALL_NAMESPACES", "1", "peering.clusterwide", True),
-        ("CLUSTERWIDE", "true", "peering.clusterwide", True),
-        ("NAMESPACES", "a b-*,!b-c", "peering.clusterwide", False),
-        ("NAMESPACE", "a", "peering.clusterwide", False),
-        ("PRIORITY", "7", "peering.priority", 7),
-        ("DEV", "yes", "peering.priority", 666),
-        ("DEV", "no", "peering.priority", 0),
-        ("STANDALONE", "1", "peering.standalone", True),
-        ("STANDALONE", "", "peering.standalone", False),
-        ("PEERING", "mine", "peering.name", "mine"),
-        ("PEERING_NAME", "mine", "peering.mandatory", True),
-        ("LEASE", "mine", "leadership.lease_name", "mine"),
-    ],
-)
-def test_options_come_from_the_environment_too(name: str, text: str, path: str, value: Any) -> None:
-    scope = [] if "NAMESPACE" in name or name == "CLUSTERWIDE" else ["-A"]
-    run = run_once(*scope, env={f"WEBOP_RUN_{name}": text})
-    assert read(run.settings, path) == value
-    assert "unknown environment variable" not in run.result.output
-
-
-@pytest.mark.feature("CLI-16", "CFG-50")
-@pytest.mark.parametrize(
-    ("args", "variables", "path", "value"),
-    [
-        (["-A"], {"WEBOP_RUN_NAMESPACES": "a"}, "peering.clusterwide", True),
-        (["-n", "a"], {"WEBOP_RUN_ALL_NAMESPACES": "1"}, "peering.clusterwide", False),
-        (["-A", "-p7"], {"WEBOP_RUN_PRIORITY": "5"}, "peering.priority", 7),
-        (["-A", "-p7"], {"WEBOP_RUN_DEV": "1"}, "peering.priority", 7),
-        (["-A", "--dev"], {"WEBOP_RUN_PRIORITY": "5"}, "peering.priority", 666),
-        (["-A", "-Pmine"], {"WEBOP_RUN_PEERING": "theirs"}, "peering.name", "mine"),
-        (["-A"], {"WEBOP_PEERING__PRIORITY": "5"}, "peering.priority", 5),
-        (["-A", "-p7"], {"WEBOP_PEERING__PRIORITY": "5"}, "peering.priority", 7),
-        (["-A"], {"WEBOP_PEERING__STANDALONE": "1"}, "peering.standalone", True),
-    ],
-)
-def test_the_command_line_is_stronger_than_the_environment(
-    args: list[str], variables: dict[str, str], path: str, value: Any
-) -> None:
-    assert read(run_once(*args, env=variables).settings, path) == value
-
-
 @pytest.mark.feature("CLI-19", "CFG-50")
 def test_settings_that_are_handed_in_stay_as_they_are_but_for_what_options_say() -> None:
     settings = webop.OperatorSettings()
     settings.peering.priority, settings.peering.name = 5, "mine"
     settings.peering.standalone = settings.peering.clusterwide = True
     settings.leadership.lease_name = "mine"
-    before = {name: dict(getattr(settings, name)) for name in type(settings).model_fields}
+    before = {name: repr(getattr(settings, name)) for name in list_fields(type(settings))}
     run = run_once(
         "-A", controls=CLIControls(settings=settings), env={"WEBOP_POSTING__LEVEL": "10"}
     )
     assert run.settings is settings
-    assert {name: dict(getattr(settings, name)) for name in before} == before
+    assert {name: repr(getattr(settings, name)) for name in before} == before
     run_once("-A", "-p7", controls=CLIControls(settings=settings))
     assert settings.peering.priority == 7
 
@@ -147,7 +120,7 @@ def test_mistakes_in_options_are_told(
 
 @pytest.mark.parametrize(
     ("variable", "nearest"),
-    [("WEBOP_RUN_NAMESPACE_", "WEBOP_RUN_NAMESPACE"), ("WEBOP_POSTNG__LEVEL", "POSTING__LEVEL")],
+    [("WEBOP_RUN_NAMESPACE", "WEBOP_RUN_NAMESPACES"), ("WEBOP_POSTNG__LEVEL", "POSTING__LEVEL")],
 )
 def test_variables_that_mean_nothing_are_told_once(variable: str, nearest: str) -> None:
     output = run_once("-A", env={variable: "x"}).result.output
@@ -177,13 +150,3 @@ def test_log_formats_are_chosen_by_their_names() -> None:
     assert convert(webop.LogFormat.JSON, None, None) is webop.LogFormat.JSON
     with pytest.raises(click.BadParameter, match="xml"):
         convert("xml", None, None)
-
-
-@pytest.mark.parametrize(
-    "decorate", [webop.on.startup, webop.on.cleanup, webop.on.probe, webop.on.login]
-)
-def test_handlers_of_the_operator_itself_are_handlers(
-    decorate: Any, registry: webop.OperatorRegistry
-) -> None:
-    decorate(registry=registry)(lambda **_: None)
-    check_handlers(registry, ["handlers.py"])

@@ -28,7 +28,7 @@ from webop.client.watch_events import WatchEvent
 
 
 def streaming(**options: float | bool | None) -> Watching:
-    return Watching(streaming_list=True, **options)  # type: ignore[arg-type]
+    return Watching(streaming_list=True, **options)
 
 
 def get_lists(cluster: FaultyCluster) -> list[str]:

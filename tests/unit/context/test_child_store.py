@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -10,10 +9,8 @@ import pytest
 from webop.context.child_store import (
     Child,
     ChildStore,
-    Left,
     Names,
     Place,
-    build_label,
     build_seal,
     name_manager,
 )
@@ -79,84 +76,12 @@ def scene() -> Scene:
     return Scene()
 
 
-async def test_the_echo_of_an_own_apply_does_not_call_the_parent(scene: Scene) -> None:
-    content = {"metadata": {"name": "child"}, "data": {"a": "1"}}
-    async with scene.store.applying(scene.place):
-        scene.store.note_applied(scene.place, build(5), NAMES, is_read=False)
-    assert scene.find().has(DIGEST, content)
-    assert scene.note("ADDED", build(5)) == 0
-    assert scene.find().has(DIGEST, content)
-    assert scene.note("MODIFIED", build(6, fields={"f:other": {}})) == 1
-    assert not scene.find().has(DIGEST, content)
-
-
-async def test_an_echo_that_is_faster_than_the_response_does_not_call_the_parent_either(
-    scene: Scene,
-) -> None:
-    async with scene.store.applying(scene.place):
-        assert scene.note("ADDED", build(5)) == 0
-        scene.store.note_applied(scene.place, build(5), NAMES, is_read=False)
-    assert scene.parent.calls == []
-    assert scene.find().has(DIGEST, {"metadata": {"name": "child"}, "data": {"a": "1"}})
-
-
 async def test_a_change_of_somebody_else_during_an_apply_is_not_lost(scene: Scene) -> None:
     async with scene.store.applying(scene.place):
         assert scene.note("MODIFIED", build(7, fields={"f:other": {}})) == 0
         scene.store.note_applied(scene.place, build(6), NAMES, is_read=False)
     assert scene.parent.calls == ["build configmaps"]
     assert not scene.find().has(DIGEST, {"metadata": {"name": "child"}, "data": {"a": "1"}})
-
-
-async def test_a_child_that_others_change_during_an_apply_of_other_fields_need_not_be_written_again(
-    scene: Scene,
-) -> None:
-    async with scene.store.applying(scene.place):
-        scene.store.note_applied(scene.place, build(4), NAMES, is_read=False)
-    scene.note("ADDED", build(4))
-    digest = f"{DIGEST}2"
-    rest: Json = {
-        "annotations": {NAMES.digest: digest},
-        "fields": {"f:metadata": {}, "f:data": {"f:a": {}}},
-    }
-    async with scene.store.applying(scene.place):
-        scene.note("MODIFIED", build(5, **rest))
-        scene.note("MODIFIED", build(6, **rest))  # such as the status
-        scene.store.note_applied(scene.place, build(5, **rest), NAMES, is_read=False)
-    assert scene.find().has(digest, {"metadata": {"name": "child"}, "data": {"a": "1"}})
-
-
-async def test_a_child_that_is_applied_twice_at_once_is_applied_by_one_call_at_a_time(
-    scene: Scene,
-) -> None:
-    """Else a deletion before the second response would be forgotten with the first one."""
-    steps: list[str] = []
-
-    async def apply() -> None:
-        async with scene.store.applying(scene.place):
-            steps.append("begin")
-            await asyncio.sleep(0)
-            steps.append("end")
-
-    await asyncio.gather(apply(), apply())
-    assert steps == ["begin", "end"] * 2
-
-
-@pytest.mark.parametrize("shown", [[], ["ADDED"], ["ADDED", "MODIFIED"]])
-@pytest.mark.parametrize("is_listed", [False, True])
-async def test_a_child_that_is_deleted_before_the_response_to_its_apply_does_not_stay_lost(
-    scene: Scene, shown: list[str], is_listed: bool
-) -> None:
-    async with scene.store.applying(scene.place):
-        for version, event_type in enumerate(shown, start=5):
-            scene.note(event_type, build(version))
-        if is_listed:
-            scene.store.note_list("configmaps", "ns", set(), 8)
-        else:
-            scene.note("DELETED", build(8))
-        scene.store.note_applied(scene.place, build(5), NAMES, is_read=False)
-    assert scene.store.find(scene.place) is None
-    assert "build configmaps" in scene.parent.calls
 
 
 async def test_a_deletion_before_an_apply_that_creates_the_child_again_does_not_hide_it(
@@ -195,12 +120,6 @@ def test_only_what_matters_calls_the_parent(scene: Scene) -> None:
     assert scene.store.list_of("p1") == []
 
 
-def test_a_child_without_its_labels_is_lost(scene: Scene) -> None:
-    scene.note(None, build(5))
-    assert scene.note("MODIFIED", build(6, labels={})) == 1
-    assert scene.store.find(scene.place) is None
-
-
 @pytest.mark.parametrize("what", ["a copy", "applied by others", "elsewhere"])
 def test_what_only_looks_like_a_child_is_none(scene: Scene, what: str) -> None:
     raw = build(5)
@@ -214,21 +133,6 @@ def test_what_only_looks_like_a_child_is_none(scene: Scene, what: str) -> None:
         raw["metadata"]["annotations"] = {NAMES.digest: f"{build_seal(place, 'p1')}.d"}
     assert scene.note(None, raw) == 0
     assert scene.note("MODIFIED", build(6)) == 1
-
-
-def test_a_forgotten_parent_is_not_called(scene: Scene) -> None:
-    scene.note(None, build(5))
-    scene.store.forget("p1")
-    assert scene.note("DELETED", build(6)) == 0
-
-
-@pytest.mark.parametrize(
-    ("handler_id", "label"), [("build", "build"), ("a/b", "a_b-c14cddc0"), ("x" * 70, None)]
-)
-def test_ids_of_reconcilers_become_labels(handler_id: str, label: str | None) -> None:
-    made = build_label(handler_id)
-    assert label in (None, made)
-    assert len(made) <= 63
 
 
 @pytest.mark.parametrize(
@@ -249,40 +153,3 @@ async def test_a_child_that_only_an_own_apply_has_shown_goes_with_the_next_list_
     scene.store.note_list("configmaps", namespace, uids, version)
     assert (scene.store.find(scene.place) is None) is is_gone
     assert scene.parent.calls == ["build configmaps"] * is_gone
-
-
-def test_who_undoes_what_the_operator_did_is_counted_until_it_does_something_else(
-    scene: Scene,
-) -> None:
-    store, place = scene.store, scene.place
-
-    def find(version: int, **meta: Any) -> int:
-        scene.note("MODIFIED", build(version, **meta))
-        return store.count_undone(place)
-
-    assert find(1) == 0
-    store.note_left(place, Left("c1", DIGEST, 0))
-    assert find(2, fields={"f:other": {}}) == 0  # not by an operator
-    assert find(3, annotations={NAMES.digest: f"{DIGEST}2"}) == 1
-    store.note_left(place, Left("c1", DIGEST, 1))
-    assert find(4, annotations={NAMES.digest: f"{DIGEST}2"}) == 2
-    assert find(5) == 0
-    store.note_left(place, Left("c1", "", 0))
-    assert find(6) == 0  # a list that is behind
-    scene.note("DELETED", build(7))
-    assert find(8, uid="c2") == 1
-    store.note_left(place, Left("c2", "", 1))
-    scene.note("DELETED", build(9, uid="c2"))
-    assert find(10, uid="c3") == 2
-    store.forget_left()
-    assert store.count_undone(place) == 0
-
-
-@pytest.mark.parametrize(("name", "is_child"), [("webop", True), ("other", False), (None, True)])
-def test_a_child_of_another_operator_is_no_child(
-    scene: Scene, name: str | None, is_child: bool
-) -> None:
-    raw = build(5)
-    raw["metadata"]["labels"][NAMES.operator] = name
-    assert scene.note(None, raw) == is_child
-    assert scene.store.count("configmaps", None, ["build"]) == (name == "webop")

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
+from tests.kit.rows import rows
 from webop.context.field_owners import covers, take_over
 
 Json = dict[str, Any]
 OWN, FORMER = "webop.build.12345678", ".build.9999aaaa"
 
 
-@pytest.mark.parametrize(
+@rows(
     ("fields", "content", "expected"),
     [
         ({"f:a": {}}, {"a": 1}, True),
@@ -49,14 +48,14 @@ def entry(manager: str, operation: str = "Apply", **fields: Json) -> Json:
     return {"manager": manager, "operation": operation, "fieldsV1": owned}
 
 
-@pytest.mark.parametrize("name", ["webop", "shop", "x" * 100])
+@rows("name", ["webop", "shop", "x" * 100])
 def test_what_a_former_parent_or_name_has_applied_goes_to_the_new_one(name: str) -> None:
     former, user = entry(f"{name}{FORMER}", data={}), entry("kubectl", "Update", data={})
     found = take_over(build(user, former), OWN, FORMER, None)
     assert found == [user, entry(OWN, data={})]
 
 
-@pytest.mark.parametrize(
+@rows(
     "entries",
     [
         [],
@@ -74,7 +73,7 @@ PORT: Json = {".": {}, "f:port": {}}
 OLD, NEW = 'k:{"port":80,"protocol":"TCP"}', 'k:{"port":8080,"protocol":"TCP"}'
 
 
-@pytest.mark.parametrize(
+@rows(
     ("own", "others", "taken", "left"),
     [
         ({}, {NEW: PORT}, {NEW: PORT}, None),  # renamed

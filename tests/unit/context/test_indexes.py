@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-import tracemalloc
 from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import Any
 
@@ -39,42 +38,6 @@ def test_an_index_and_its_stores_are_read_only_collections() -> None:
     for name in ("__setitem__", "__delitem__", "pop", "clear", "update", "append", "add"):
         assert not hasattr(index, name)
         assert not hasattr(index["x"], name)
-
-
-@pytest.mark.feature("IDX-05")
-def test_an_index_without_objects_is_empty_and_usable() -> None:
-    index = build_index()
-    assert (len(index), list(index), list(index.items()), index.get("x", [])) == (0, [], [], [])
-    assert not index
-    assert index == {}
-    with pytest.raises(KeyError, match="x"):
-        index["x"]
-
-
-@pytest.mark.feature("IDX-04")
-def test_keys_and_values_can_be_looked_up() -> None:
-    index = build_index(a={"x": [1]}, b={"x": "two"})
-    assert "x" in index
-    assert "y" not in index
-    assert [1] in index["x"]
-    assert "two" in index["x"]
-    assert "three" not in index["x"]
-    assert repr(index) == "{'x': [[1], 'two']}"
-    assert [sorted(store, key=repr) for store in index.values()] == [["two", [1]]]
-    assert index.keys() == {"x"}
-
-
-@pytest.mark.feature("IDX-24")
-def test_a_store_that_is_held_follows_the_changes() -> None:
-    index = build_index(a={"x": 1})
-    store = index["x"]
-    index.replace("b", {"x": 2})
-    index.replace("a", {"x": 3})
-    assert sorted(store) == [2, 3]
-    index.discard("a")
-    index.replace("c", {"x": 4})
-    assert sorted(store) == [2, 4]
-    assert index["x"] is store
 
 
 @pytest.mark.feature("IDX-05", "IDX-07", "IDX-14", "IDX-15")
@@ -204,22 +167,6 @@ def test_the_work_on_one_object_does_not_depend_on_the_number_of_others() -> Non
     assert all(large[name] <= small[name] + 10 for name in small)
 
 
-@pytest.mark.feature("IDX-25")
-def test_an_indexed_object_takes_little_memory_besides_its_key_and_value() -> None:
-    count = 5000
-    objects = [(f"uid-{n}", {("ns", f"name{n}"): n}) for n in range(count)]
-    index: ObjectIndex[Any, Any] = ObjectIndex()
-    tracemalloc.start()
-    try:
-        before, _ = tracemalloc.get_traced_memory()
-        for owner, values in objects:
-            index.replace(owner, values)
-        after, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert (after - before) / count < 400
-
-
 def build_handler(fn: Any, id: str) -> IndexHandler:
     """Return a handler for all objects."""
     return IndexHandler(id=id, fn=fn, selector=None)
@@ -231,15 +178,6 @@ def fn_one(**_: Any) -> None:
 
 def fn_two(**_: Any) -> None:
     """Stand for another function."""
-
-
-@pytest.mark.feature("IDX-01", "IDX-03", "IDX-05")
-def test_indexes_are_there_by_name_from_the_start() -> None:
-    indexes = Indexes([build_handler(fn_one, "one"), build_handler(fn_two, "two")])
-    assert {**indexes} == {"one": {}, "two": {}}
-    assert (list(indexes), len(indexes)) == (["one", "two"], 2)
-    assert isinstance(indexes["one"], Index)
-    assert not Indexes()
 
 
 @pytest.mark.feature("IDX-01")
@@ -255,19 +193,3 @@ def test_handlers_with_one_id_share_an_index_without_overwriting_each_other() ->
     assert show(indexes["shared"]) == {None: ["y", "z"]}
     indexes.feed_of(first).discard("u1")
     assert show(indexes["shared"]) == {None: ["y"]}
-
-
-@pytest.mark.feature("IDX-15")
-def test_objects_are_discarded_from_all_indexes() -> None:
-    handlers = [build_handler(fn_one, "one"), build_handler(fn_two, "one")]
-    handlers.append(build_handler(fn_one, "two"))
-    indexes = Indexes(handlers)
-    for handler in handlers:
-        for uid in ("u1", "u2", "u3", "u4"):
-            indexes.feed_of(handler).replace(uid, {uid: 1, "all": uid})
-    indexes.discard("u1")
-    assert show(indexes["two"]) == {"u2": [1], "u3": [1], "u4": [1], "all": ["u2", "u3", "u4"]}
-    for uid in ("u2", "u3", "never seen"):
-        indexes.discard(uid)
-    assert show(indexes["one"]) == {"u4": [1, 1], "all": ["u4", "u4"]}
-    assert show(indexes["two"]) == {"u4": [1], "all": ["u4"]}

@@ -13,6 +13,7 @@ import pytest
 
 import webop
 from tests.kit.causes import build_body, build_event
+from tests.kit.rows import rows
 from webop.calls.shared_options import CallOptions
 from webop.context.indexes import Indexes, index_object
 from webop.handlers.causes import ResourceCause
@@ -99,7 +100,7 @@ BODY = Body(build_body({"a": 1}))
 
 
 @pytest.mark.feature("IDX-06", "IDX-08", "IDX-09", "IDX-10", "IDX-11", "IDX-13")
-@pytest.mark.parametrize(
+@rows(
     ("result", "expected"),
     [
         ({"k": "v"}, {"k": ["v"]}),
@@ -125,8 +126,9 @@ BODY = Body(build_body({"a": 1}))
     ],
 )
 async def test_a_strict_dict_gives_keys_and_anything_else_goes_under_none(
-    bench: Bench, result: Any, expected: dict[Any, list[Any]]
+    result: Any, expected: dict[Any, list[Any]]
 ) -> None:
+    bench = Bench()
     bench.add()
     await bench.index("the former")
     await bench.index(result)
@@ -145,7 +147,7 @@ async def test_no_result_keeps_the_values(bench: Bench) -> None:
 
 
 @pytest.mark.feature("IDX-02", "IDX-15")
-@pytest.mark.parametrize(
+@rows(
     ("options", "matching", "other"),
     [
         ({"labels": {"a": "b"}}, {"labels": {"a": "b"}}, {"labels": {"a": "c"}}),
@@ -155,8 +157,9 @@ async def test_no_result_keeps_the_values(bench: Bench) -> None:
     ],
 )
 async def test_an_object_that_stops_matching_leaves_the_index_and_may_return(
-    bench: Bench, options: Any, matching: Any, other: Any
+    options: Any, matching: Any, other: Any
 ) -> None:
+    bench = Bench()
     bench.add(**options)
     bench.add(id="everything")
     await bench.index({"k": 1}, **matching)
@@ -254,7 +257,7 @@ async def test_permanent_errors_exclude_the_object_for_ever(
 
 
 @pytest.mark.feature("IDX-18", "IDX-19")
-@pytest.mark.parametrize(
+@rows(
     ("error", "options"),
     [
         (webop.TemporaryError("boom"), {}),
@@ -264,8 +267,9 @@ async def test_permanent_errors_exclude_the_object_for_ever(
     ],
 )
 async def test_temporary_errors_exclude_the_object_for_a_while(
-    bench: Bench, error: Exception, options: Any
+    error: Exception, options: Any
 ) -> None:
+    bench = Bench()
     bench.add(**options)
     bench.add(lambda **_: "fine", id="other")
     await bench.index({"k": 1})
@@ -278,7 +282,7 @@ async def test_temporary_errors_exclude_the_object_for_a_while(
 
 
 @pytest.mark.feature("IDX-18", "IDX-19", "IDX-20")
-@pytest.mark.parametrize(
+@rows(
     ("error", "options"),
     [
         (webop.TemporaryError("boom", delay=0), {}),
@@ -287,8 +291,9 @@ async def test_temporary_errors_exclude_the_object_for_a_while(
     ],
 )
 async def test_with_no_delay_the_next_event_indexes_the_object(
-    bench: Bench, error: Exception, options: Any
+    error: Exception, options: Any
 ) -> None:
+    bench = Bench()
     bench.add(**options)
     await bench.index({"k": 1})
     await bench.index(error)
@@ -317,25 +322,18 @@ async def test_times_are_counted_from_the_first_failure_and_a_success_resets_the
 
 
 @pytest.mark.feature("IDX-19")
-async def test_too_many_failures_exclude_the_object_for_ever(bench: Bench) -> None:
-    bench.add(retries=3)
-    for _ in range(5):
+@rows(("options", "pause", "retries"), [({"retries": 2}, 0, [0, 1]), ({"timeout": 0.1}, 0.15, [0])])
+async def test_failures_too_often_or_for_too_long_exclude_the_object_for_ever(
+    options: Any, pause: float, retries: list[int]
+) -> None:
+    bench = Bench()
+    bench.add(**options)
+    for _ in range(3):
         await bench.index(webop.TemporaryError("boom", delay=0))
+        await asyncio.sleep(pause)
     await bench.index({"k": 1})
     assert bench.show() == {}
-    assert [call["retry"] for call in bench.calls] == [0, 1, 2]
-
-
-@pytest.mark.feature("IDX-19")
-async def test_failures_for_too_long_exclude_the_object_for_ever(bench: Bench) -> None:
-    bench.add(timeout=0.1)
-    await bench.index({"k": 1})
-    await bench.index(webop.TemporaryError("boom", delay=0))
-    await asyncio.sleep(0.15)
-    await bench.index({"k": 2})
-    await bench.index({"k": 3})
-    assert bench.show() == {}
-    assert len(bench.calls) == 2
+    assert [call["retry"] for call in bench.calls] == retries
 
 
 @pytest.mark.feature("IDX-15")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import webop
+from tests.kit.rows import rows
 from webop.aio.work_deadline import Fence
 from webop.coordination.held_lease import ObservedLease
 from webop.coordination.lease_content import Record, build_times, claim, is_newer, release, renew
@@ -23,7 +24,7 @@ LATER = NOW + dt.timedelta(seconds=2)
 
 
 def build_options(**values: Any) -> LeadershipSettings:
-    return webop.OperatorSettings().leadership.model_copy(update={"lease_name": "mine", **values})
+    return webop.OperatorSettings().leadership.copy(**{"lease_name": "mine", **values})
 
 
 def build_lease(holder: str | None = "other", version: int = 7, **spec: Any) -> Json:
@@ -39,7 +40,7 @@ def test_the_defaults_are_those_of_kubernetes_with_a_margin_before_the_end() -> 
     assert times.request_timeout == 5.0
 
 
-@pytest.mark.parametrize(
+@rows(
     ("duration", "deadline", "period"), [(1, 0.5, 0.1), (3, 2, 0.5), (2.4, 2, 1), (3600, 3000, 9)]
 )
 def test_the_moments_of_a_lease_come_in_order(
@@ -52,7 +53,7 @@ def test_the_moments_of_a_lease_come_in_order(
     assert times.period < times.deadline < times.cancellation < times.end < times.duration
 
 
-@pytest.mark.parametrize(
+@rows(
     ("values", "text"),
     [
         ({"renew_deadline": 15}, "renew_deadline is 15 s and must be less than 14.25 s"),
@@ -69,7 +70,7 @@ def test_settings_that_make_no_sense_are_refused_with_the_reason(values: Json, t
         build_times(build_options(**values))
 
 
-@pytest.mark.parametrize(
+@rows(
     ("raw", "holder", "duration"),
     [
         (build_lease(), "other", 10),
@@ -169,7 +170,7 @@ def test_a_lease_that_vanishes_is_held_as_long_as_if_it_was_there() -> None:
     assert observe((100, build_lease("")), (101, None)).free_at < 0
 
 
-@pytest.mark.parametrize(
+@rows(
     ("version", "raw", "expected"),
     [
         ("8", build_lease(version=7), True),
@@ -183,3 +184,28 @@ def test_a_lease_that_vanishes_is_held_as_long_as_if_it_was_there() -> None:
 )
 def test_what_a_watch_tells_late_is_no_news(version: str, raw: Json | None, expected: bool) -> None:
     assert is_newer(version, raw) is expected
+
+
+class SlowAccess:
+    """Answers to writes are on their way for 0.9 s."""
+
+    name, is_watched = "mine", True
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    async def write(self, raw: Json) -> Json:
+        self.now += 0.9
+        return {**raw, "metadata": {**raw["metadata"], "resourceVersion": str(self.now)}}
+
+
+async def test_the_right_to_act_counts_from_the_request_of_a_claim_or_renewal() -> None:
+    """The other one counts from there as well, however late the answer is."""
+    slow = SlowAccess()
+    access: Any = slow
+    fence, times = Fence(lambda: slow.now), build_times(build_options())
+    lease = ObservedLease(access, times, "me", fence)
+    for _ in ("a claim", "a renewal"):
+        sent = slow.now
+        assert await lease.hold()
+        assert fence.ends_at == sent + times.end

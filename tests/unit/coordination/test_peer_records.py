@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.kit.rows import rows
 from webop.coordination.peer_records import (
     Peer,
     build_kinds,
@@ -34,7 +35,7 @@ def test_a_record_is_read_as_it_was_written() -> None:
 
 
 @pytest.mark.feature("PEE-13")
-@pytest.mark.parametrize(
+@rows(
     ("record", "expected"),
     [
         ({"priority": 1, "lifetime": 5, "lastseen": WHEN}, Peer("x", 1, NOW + 5)),
@@ -55,7 +56,7 @@ def test_records_of_others_are_read_as_they_mean_them(record: Any, expected: Any
     assert not problems
 
 
-@pytest.mark.parametrize(
+@rows(
     "record",
     [
         None,
@@ -80,13 +81,13 @@ def test_garbage_of_one_is_told_and_does_not_hide_the_others(record: Any) -> Non
     assert list(problems) == ["x"]
 
 
-@pytest.mark.parametrize("status", [None, "text", [], 5, {}])
+@rows("status", [None, "text", [], 5, {}])
 def test_a_status_that_is_none_has_no_peers(status: Any) -> None:
     assert parse_peers(status) == ({}, {})
 
 
 @pytest.mark.feature("PEE-02", "PEE-03", "PEE-14", "CFG-08", "D-20")
-@pytest.mark.parametrize(
+@rows(
     ("peers", "rivals"),
     [
         ([], []),

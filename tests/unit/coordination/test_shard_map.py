@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-import pytest
-
+from tests.kit.rows import rows
 from webop.coordination.shard_map import ANNOTATION, ShardMap, Term, divide
 
 Json = dict[str, Any]
@@ -42,7 +41,7 @@ def test_only_own_shards_can_be_given_up() -> None:
     assert A not in after.give(frozenset({1}), A).owners
 
 
-@pytest.mark.parametrize(
+@rows(
     "text",
     [
         "{",
@@ -69,7 +68,7 @@ def test_an_annotation_that_cannot_be_read_is_a_problem(text: str) -> None:
     assert found.uid == "u"
 
 
-@pytest.mark.parametrize(
+@rows(
     ("members", "owned", "shares"),
     [
         ({A: None}, {}, {A: 64}),

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.kit.rows import rows
 from webop.events.event_queue import CountedEvent, EventQueue, Loss, Losses, Message
 from webop.settings.groups import PostingSettings
 
@@ -82,9 +83,7 @@ def test_repetitions_of_a_posted_message_update_its_event() -> None:
 
 
 @pytest.mark.feature("D-60")
-@pytest.mark.parametrize(
-    "options", [{"uid": "u2"}, {"type": "Warning"}, {"reason": "Other"}], ids=str
-)
+@rows("options", [{"uid": "u2"}, {"type": "Warning"}, {"reason": "Other"}])
 def test_only_messages_alike_in_all_are_identical(options: dict[str, str]) -> None:
     machine = Machine()
     machine.tell("a")
@@ -93,7 +92,7 @@ def test_only_messages_alike_in_all_are_identical(options: dict[str, str]) -> No
 
 
 @pytest.mark.feature("D-60")
-@pytest.mark.parametrize(("pause", "expected"), [(600, ("a", 2, True)), (601, ("a", 1, False))])
+@rows(("pause", "expected"), [(600, ("a", 2, True)), (601, ("a", 1, False))])
 def test_after_the_interval_a_message_is_a_new_event(
     pause: float, expected: tuple[str, int, bool]
 ) -> None:
@@ -142,19 +141,6 @@ def test_a_full_queue_keeps_half_of_its_places_for_what_is_not_normal() -> None:
 
 
 @pytest.mark.feature("D-60")
-def test_a_repetition_that_finds_the_queue_full_is_lost_and_counted() -> None:
-    machine = Machine(queue_limit=2)
-    machine.tell("a")
-    machine.send()
-    machine.tell("new", uid="u2")
-    machine.tell("a")
-    assert machine.send() == [("new", 1, False)]
-    machine.tell("a")
-    assert machine.send() == [("a", 2, True)]
-    assert machine.lost.startswith("1 Kubernetes Event was not posted: 1 because too many")
-
-
-@pytest.mark.feature("D-60")
 def test_what_could_not_be_sent_is_the_next_again_with_the_news_of_meanwhile() -> None:
     machine = Machine()
     machine.tell("a", "b")
@@ -175,17 +161,6 @@ def test_what_is_postponed_keeps_its_place_but_not_its_turn() -> None:
     machine.queue.resume(event)
     assert machine.send() == [("a", 2, False)]
     assert machine.lost.startswith("1 Kubernetes Event was not posted: 1 because too many")
-
-
-@pytest.mark.feature("D-60")
-def test_the_least_recent_events_are_forgotten() -> None:
-    machine = Machine(memory_limit=2)
-    for uid in ("u1", "u2", "u1", "u3"):
-        machine.tell("a", uid=uid)
-    assert machine.send() == [("a", 2, False), ("a", 1, False), ("a", 1, False)]
-    machine.tell("a", uid="u1")
-    machine.tell("a", uid="u2")
-    assert machine.send() == [("a", 3, True), ("a", 1, False)]
 
 
 def test_events_that_count_no_repetitions_any_more_leave_the_memory() -> None:
@@ -217,15 +192,6 @@ def test_losses_are_told_once_a_minute_with_figures() -> None:
     assert "boo" not in losses.pop_report(71)
     losses.note(Loss.QUEUE, 200)
     assert losses.compute_pause(200) == 1
-
-
-@pytest.mark.feature("KEV-09")
-def test_namespaces_that_go_are_no_reason_for_alarm() -> None:
-    losses = Losses()
-    losses.note(Loss.NAMESPACE, 0)
-    assert not losses.is_alarming
-    losses.note(Loss.FAILURE, 0)
-    assert losses.is_alarming
 
 
 @pytest.mark.feature("D-60")

@@ -177,16 +177,6 @@ async def test_an_event_whose_answer_was_lost_is_not_posted_twice(posted: Record
     assert posted.requests == ["POST", "POST", "PATCH", "POST"]
 
 
-async def test_repetitions_of_an_event_whose_answer_was_lost_are_counted(posted: Recorder) -> None:
-    posted.losses = [APIConnectionError("boo")]
-    webop.info(BODY, reason="R1")
-    await eventually(lambda: posted.requests)
-    for reason in ("R1", "R2", "R1"):
-        webop.info(BODY, reason=reason)
-    await posted.wait(2)
-    assert [(event["reason"], event["count"]) for event in posted.events] == [("R1", 3), ("R2", 1)]
-
-
 @pytest.mark.feature("KEV-09", "ASY-03", "D-60")
 async def test_no_message_of_many_threads_is_lost(
     posted: Recorder, logger: webop.ObjectLogger

@@ -8,6 +8,7 @@ import pydantic
 import pytest
 
 import webop
+from tests.kit.rows import rows
 from webop.handlers.model import MatchCondition
 from webop.handlers.validation import check_registry
 
@@ -76,7 +77,7 @@ def test_by_default_rules_go_to_the_default_registry(registry: webop.OperatorReg
     assert registry.rules == [webop.rule("crates", **GOOD)]
 
 
-@pytest.mark.parametrize(
+@rows(
     ("kind", "names"),
     [
         ((Crate,), ("rules.webop.dev", "v1", "crates")),
@@ -111,7 +112,7 @@ def test_options_take_the_forms_of_webhooks() -> None:
     assert (rule.subresource, rule.action, {*rule.operations}) == ("status", "Warn", {"UPDATE"})
 
 
-@pytest.mark.parametrize(
+@rows(
     ("cel", "operations"),
     [
         ("object.spec.size < 9", {"CREATE", "UPDATE"}),
@@ -128,7 +129,7 @@ def test_rules_that_need_an_old_object_are_for_updates(cel: str, operations: set
     assert declare(id="a", cel=cel, message="no").operations == operations
 
 
-@pytest.mark.parametrize(
+@rows(
     ("options", "error", "message"),
     [
         ({"id": "a"}, TypeError, "requires cel=, an expression that must be true"),
@@ -174,7 +175,7 @@ def test_mistakes_are_refused_at_import(
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("kind", [(webop.EVERYTHING,), (lambda _: True,)])
+@rows("kind", [(webop.EVERYTHING,), (lambda _: True,)])
 def test_a_rule_needs_one_kind(kind: Any) -> None:
     with pytest.raises(TypeError, match="requires one kind"):
         declare(*kind, **GOOD)
@@ -190,7 +191,7 @@ def test_a_rule_in_which_an_operation_is_told_apart_may_read_both_objects() -> N
     assert rule.operations == {"CREATE", "DELETE"}
 
 
-@pytest.mark.parametrize(
+@rows(
     ("cel", "hint"),
     [
         (
@@ -220,7 +221,7 @@ def test_a_misspelt_field_of_a_model_is_refused_before_it_denies_every_update(
     assert hint in str(caught.value)
 
 
-@pytest.mark.parametrize(
+@rows(
     "cel",
     [
         "!has(object.spec.a__dash__b) || object.spec.a__dash__b < 3",
@@ -229,7 +230,7 @@ def test_a_misspelt_field_of_a_model_is_refused_before_it_denies_every_update(
         "object.spec.wheels.all(one, !has(one.__in__))",
     ],
 )
-@pytest.mark.parametrize("kind", [Cart, "carts"])
+@rows("kind", [Cart, "carts"])
 def test_names_that_policies_do_not_resolve_are_refused_before_everything_passes(
     kind: Any, cel: str
 ) -> None:
@@ -279,7 +280,7 @@ def test_a_misspelt_field_of_a_condition_or_a_change_is_refused() -> None:
         declare(Cart, id="a", apply="Object{spec: Object.spec{engine: object.spec.engin}}")
 
 
-@pytest.mark.parametrize(
+@rows(
     "cel",
     [
         "object.spec.engine.size() < 9 && object.spec.wheels.exists(x, x.inch > 1)",

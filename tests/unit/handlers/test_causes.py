@@ -8,6 +8,7 @@ import pytest
 
 import webop
 from tests.kit.causes import RESOURCE, build_body, build_change, build_event
+from tests.kit.rows import rows
 from webop.context.memos import Memo
 from webop.handlers.causes import ActivityCause, detect_reason
 from webop.handlers.model import Activity
@@ -16,7 +17,7 @@ ESSENCE: dict[str, Any] = {"spec": {}}
 
 
 @pytest.mark.feature("EVT-07", "EVT-08", "EVT-09", "HND-15", "HND-16", "HND-17", "HND-20")
-@pytest.mark.parametrize(
+@rows(
     ("deleting", "blocked", "old", "changed", "initial", "expected"),
     [
         (True, True, ESSENCE, False, False, "delete"),
@@ -109,7 +110,7 @@ def test_indices_are_arguments_and_win_over_others() -> None:
 
 
 @pytest.mark.feature("EVT-15", "EVT-16")
-@pytest.mark.parametrize(
+@rows(
     ("old", "new", "field", "expected"),
     [
         (

@@ -16,6 +16,7 @@ from tests.kit.causes import (
     select_event_ids,
     select_ids,
 )
+from tests.kit.rows import rows
 from webop import ABSENT, PRESENT
 
 Json = dict[str, Any]
@@ -51,8 +52,8 @@ def is_called(decorator: Decorator, options: Json, new: Json, old: Json | None =
 
 
 @pytest.mark.feature("FLT-03", "FLT-04", "FLT-05", "FLT-18", "D-11")
-@pytest.mark.parametrize("family", ["labels", "annotations"])
-@pytest.mark.parametrize(
+@rows("family", ["labels", "annotations"])
+@rows(
     ("criteria", "values", "expected"),
     [
         ({"k": "v"}, {"k": "v", "other": "x"}, True),
@@ -75,7 +76,7 @@ def is_called(decorator: Decorator, options: Json, new: Json, old: Json | None =
         ({}, None, True),
     ],
 )
-@pytest.mark.parametrize("decorator", [webop.on.create, webop.on.event])
+@rows("decorator", [webop.on.create, webop.on.event])
 def test_labels_and_annotations_are_matched(
     decorator: Decorator, family: str, criteria: Json, values: Json | None, expected: bool
 ) -> None:
@@ -84,7 +85,7 @@ def test_labels_and_annotations_are_matched(
 
 
 @pytest.mark.feature("FLT-02", "FLT-06", "FLT-07", "FLT-08", "FLT-11", "D-11", "D-49")
-@pytest.mark.parametrize(
+@rows(
     ("options", "value", "expected"),
     [
         ({"value": "v"}, "v", True),
@@ -107,7 +108,7 @@ def test_labels_and_annotations_are_matched(
         ({"value": {"a": 1}}, {"a": 1}, True),
     ],
 )
-@pytest.mark.parametrize("decorator", [webop.on.create, webop.on.resume, webop.on.event])
+@rows("decorator", [webop.on.create, webop.on.resume, webop.on.event])
 def test_the_present_value_of_a_field_is_matched(
     decorator: Decorator, options: Json, value: Any, expected: bool
 ) -> None:
@@ -125,7 +126,7 @@ def test_a_resuming_handler_looks_at_the_present_value_only() -> None:
 
 
 @pytest.mark.feature("D-59")
-@pytest.mark.parametrize("spec", [{"field": "text"}, {"field": None}, {"field": [1]}, "text", []])
+@rows("spec", [{"field": "text"}, {"field": None}, {"field": [1]}, "text", []])
 def test_a_path_through_something_that_is_not_a_mapping_is_absent(spec: Any) -> None:
     new = build_body(spec)
     for decorator in (webop.on.create, webop.on.event):
@@ -138,49 +139,26 @@ def test_a_path_through_something_that_is_not_a_mapping_is_absent(spec: Any) -> 
 @pytest.mark.feature(
     "FLT-08", "FLT-09", "FLT-10", "FLT-12", "FLT-13", "FLT-14", "FLT-15", "FLT-18", "HND-24", "D-11"
 )
-@pytest.mark.parametrize(
+@rows(
     ("options", "before", "after", "expected"),
     [
-        # The field alone: any change of it.
+        # Others are compared with Kopf: tests/kopf/test_filters_beside_kopf.py
         ({}, "a", "b", True),
-        ({}, ABSENTEE, "b", True),
-        ({}, "a", ABSENTEE, True),
         ({}, "a", "a", False),
         ({}, ABSENTEE, ABSENTEE, False),
-        # A value: before or after.
-        ({"value": "v"}, "v", "w", True),
-        ({"value": "v"}, "w", "v", True),
-        ({"value": "v"}, "x", "y", False),
         ({"value": "v"}, "v", "v", False),
-        ({"value": "v"}, "v", ABSENTEE, True),
-        ({"value": ABSENT}, ABSENTEE, "b", True),
-        ({"value": ABSENT}, "a", ABSENTEE, True),
-        ({"value": ABSENT}, "a", "b", False),
         ({"value": is_v}, "w", "v", True),
         ({"value": is_none}, ABSENTEE, "b", True),
-        # Each side on its own.
-        ({"old": "a"}, "a", "b", True),
         ({"old": "a"}, "x", "a", False),
-        ({"new": "b"}, "a", "b", True),
-        ({"new": "b"}, "b", "a", False),
-        ({"old": "a", "new": "b"}, "a", "b", True),
-        ({"old": "a", "new": "b"}, "a", "c", False),
-        ({"old": "a", "new": "b"}, "c", "b", False),
         ({"old": "a", "new": None}, "a", "z", True),
         ({"old": None, "new": "b"}, "z", "b", True),
-        # Presence.
-        ({"old": ABSENT, "new": PRESENT}, ABSENTEE, "b", True),
-        ({"old": ABSENT, "new": PRESENT}, "a", "b", False),
-        ({"old": PRESENT, "new": ABSENT}, "a", ABSENTEE, True),
-        ({"old": PRESENT, "new": ABSENT}, "a", "b", False),
         ({"old": PRESENT, "new": PRESENT}, "a", "b", True),
         ({"old": is_none}, ABSENTEE, "b", True),
         ({"new": is_none}, "a", ABSENTEE, True),
-        ({"new": is_v}, "a", "v", True),
         ({"new": is_v}, "a", "w", False),
     ],
 )
-@pytest.mark.parametrize("decorator", [webop.on.update, webop.on.field])
+@rows("decorator", [webop.on.update, webop.on.field])
 def test_a_change_of_a_field_is_matched(
     decorator: Decorator, options: Json, before: Any, after: Any, expected: bool
 ) -> None:
@@ -191,7 +169,7 @@ def test_a_change_of_a_field_is_matched(
 
 
 @pytest.mark.feature("FLT-09")
-@pytest.mark.parametrize("field", ["spec", "spec.field", "spec.field.sub", ("spec", "field")])
+@rows("field", ["spec", "spec.field", "spec.field.sub", ("spec", "field")])
 def test_a_change_within_a_field_or_around_it_is_a_change_of_it(field: Any) -> None:
     old, new = build_body({"field": {"sub": 1}}), build_body({"field": {"sub": 2}})
     without = build_body({})
@@ -200,7 +178,7 @@ def test_a_change_within_a_field_or_around_it_is_a_change_of_it(field: Any) -> N
 
 
 @pytest.mark.feature("HND-25", "D-10")
-@pytest.mark.parametrize(
+@rows(
     ("options", "value", "expected"),
     [
         ({}, "v", True),
@@ -231,7 +209,7 @@ LABELLED = {**FIELD, "labels": {"k": "v"}}
 
 
 @pytest.mark.feature("FLT-08", "FLT-10", "FLT-11", "FLT-12", "FLT-25", "FLT-27", "D-37", "D-66")
-@pytest.mark.parametrize(
+@rows(
     ("decorator", "options", "before", "after", "expected"),
     [
         # What has been, and what it becomes, does not decide.
@@ -269,7 +247,7 @@ def test_the_state_of_an_object_is_stored_if_it_fits_a_handler_whatever_has_chan
 
 
 @pytest.mark.feature("FLT-01")
-@pytest.mark.parametrize(
+@rows(
     ("labels", "spec", "expected"),
     [
         ({"k": "v"}, {"field": 1}, True),
@@ -321,7 +299,7 @@ def no(*_: Any, **__: Any) -> bool:
 
 
 @pytest.mark.feature("FLT-20", "FLT-21", "FLT-22", "FLT-23", "FLT-24")
-@pytest.mark.parametrize(
+@rows(
     ("predicate", "expected"),
     [
         (webop.not_(no), True),

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.kit.rows import rows
 from webop.errors import ConfigurationError
 from webop.handlers.model import build_id, detect_name
 
@@ -46,7 +47,7 @@ lambda_ = lambda **_: None  # noqa: E731  line 45
 
 
 @pytest.mark.feature("HND-02", "HND-03", "HND-05", "HND-06", "D-65")
-@pytest.mark.parametrize(
+@rows(
     ("fn", "expected"),
     [
         (plain, "plain"),
@@ -67,7 +68,7 @@ def test_the_id_is_the_name_of_the_function(fn: Callable[..., Any], expected: st
 
 
 @pytest.mark.feature("HND-06")
-@pytest.mark.parametrize("fn", [Reconciler(), print])
+@rows("fn", [Reconciler(), print])
 def test_what_has_no_stable_name_needs_an_id(fn: Callable[..., Any]) -> None:
     with pytest.raises(ConfigurationError, match="id="):
         detect_name(fn)
@@ -75,7 +76,7 @@ def test_what_has_no_stable_name_needs_an_id(fn: Callable[..., Any]) -> None:
 
 
 @pytest.mark.feature("HND-05", "HND-08")
-@pytest.mark.parametrize(
+@rows(
     ("given", "field", "expected"),
     [
         (None, (), "plain"),

@@ -8,14 +8,11 @@ import pytest
 
 import webop
 from tests.kit.causes import (
-    RESOURCE,
     build_body,
     build_change,
-    build_event,
-    select_event_ids,
     select_ids,
 )
-from webop.handlers.model import Activity
+from tests.kit.rows import rows
 from webop.handlers.registry import ResourceHandlers
 
 SPEC = {"a": 1}
@@ -39,7 +36,7 @@ def everything(registry: webop.OperatorRegistry) -> webop.OperatorRegistry:
 
 
 @pytest.mark.feature("HND-15", "HND-16", "HND-17", "HND-20", "HND-21", "HND-22", "HND-23", "D-44")
-@pytest.mark.parametrize(
+@rows(
     ("new", "old", "initial", "expected"),
     [
         (OLD, None, False, ["create", "field/spec"]),
@@ -56,25 +53,6 @@ def test_causes_select_their_handlers(
     everything: webop.OperatorRegistry, new: Any, old: Any, initial: bool, expected: list[str]
 ) -> None:
     assert select_ids(everything, build_change(new, old, initial=initial)) == expected
-
-
-@pytest.mark.feature("HND-10")
-def test_handlers_go_in_the_order_of_declaration(registry: webop.OperatorRegistry) -> None:
-    webop.on.update("kex", id="3")(lambda **_: None)
-    webop.on.resume("kex", id="1")(lambda **_: None)
-    webop.on.field("kex", id="2", field="spec")(lambda **_: None)
-    cause = build_change(CHANGED, OLD, initial=True)
-    assert select_ids(registry, cause) == ["3", "1", "2/spec"]
-
-
-@pytest.mark.feature("HND-07", "HND-09")
-def test_one_function_with_one_id_is_called_once(registry: webop.OperatorRegistry) -> None:
-    @webop.on.resume("kex", id="fn")
-    @webop.on.create("kex", id="fn")
-    @webop.on.create("kopfexamples", id="fn")
-    def fn(**_: Any) -> None: ...
-
-    assert select_ids(registry, build_change(OLD, None, initial=True)) == ["fn"]
 
 
 @pytest.mark.feature("HND-08")
@@ -94,13 +72,6 @@ def test_two_functions_with_one_id_are_both_called(registry: webop.OperatorRegis
     webop.on.create("kex", id="fn")(lambda **_: None)
     webop.on.create("kex", id="fn")(lambda **_: None)
     assert select_ids(registry, build_change(OLD)) == ["fn", "fn"]
-
-
-@pytest.mark.feature("HND-26", "HND-07")
-def test_handlers_of_events_are_called_for_any_event(registry: webop.OperatorRegistry) -> None:
-    webop.on.event("kex", id="a")(lambda **_: None)
-    webop.on.event("kex", id="b", labels={"x": "y"})(lambda **_: None)
-    assert select_event_ids(registry, build_event(OLD)) == ["a"]
 
 
 @pytest.mark.feature("HND-18", "HND-19", "DMN-24", "TMR-24", "TRB-06")
@@ -139,17 +110,6 @@ def test_fields_of_handlers_are_visible_to_the_detection_of_changes(
     assert handlers.extra_fields == fields
 
 
-@pytest.mark.feature("HND-12")
-def test_a_handler_is_for_the_resources_of_its_selector_only(
-    registry: webop.OperatorRegistry,
-) -> None:
-    webop.on.create("kopfexamples", id="mine")(lambda **_: None)
-    webop.on.create("others", id="theirs")(lambda **_: None)
-    served = [s for s in registry.collect_selectors() if s.check(RESOURCE)]
-    assert [h.id for h in registry.handlers_of(served).changes] == ["mine"]
-    assert len(registry) == 2
-
-
 @pytest.mark.feature("HND-12", "EMB-11", "REF-49")
 def test_handlers_go_to_the_default_registry_unless_another_is_given(
     default_registry: webop.OperatorRegistry,
@@ -161,34 +121,3 @@ def test_handlers_go_to_the_default_registry_unless_another_is_given(
     assert webop.get_default_registry() is default_registry
     assert select_ids(default_registry, build_change(OLD)) == ["default", "none"]
     assert select_ids(registry, build_change(OLD)) == ["own"]
-
-
-@pytest.mark.feature("STA-01", "STA-05", "AUT-03", "PRB-04")
-def test_activities_select_their_handlers(registry: webop.OperatorRegistry) -> None:
-    webop.on.startup(id="s1")(lambda **_: None)
-    webop.on.cleanup(id="c")(lambda **_: None)
-    webop.on.login(id="l")(lambda **_: None)
-    webop.on.probe(id="p")(lambda **_: None)
-    webop.on.startup(id="s2")(lambda **_: None)
-    found = {a: [h.id for h in registry.select_activities(a)] for a in Activity}
-    assert found == {
-        Activity.STARTUP: ["s1", "s2"],
-        Activity.CLEANUP: ["c"],
-        Activity.AUTHENTICATION: ["l"],
-        Activity.PROBE: ["p"],
-    }
-    assert registry.select_resource_handlers() == []
-
-
-@pytest.mark.feature("HND-09", "HND-20")
-def test_a_function_for_resuming_and_for_updates_is_called_for_the_update(
-    registry: webop.OperatorRegistry,
-) -> None:
-    def fn(**_: Any) -> None: ...
-
-    webop.on.resume("kex", id="fn")(fn)
-    webop.on.create("kex", id="other")(fn)
-    webop.on.update("kex", id="fn")(fn)
-    handlers = ResourceHandlers(registry.select_resource_handlers())
-    (chosen,) = handlers.select_changes(build_change(CHANGED, OLD, initial=True))
-    assert chosen.reason == "update"

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 import webop
+from tests.kit.rows import rows
 from webop.handlers.retries import choose_backoff
 
 
-@pytest.mark.parametrize(
+@rows(
     ("pauses", "expected"),
     [
         (7, [7, 7, 7]),
@@ -30,7 +31,7 @@ def test_pauses_vary_and_stay_finite_after_many_failures() -> None:
     assert len({*chosen}) > 1
 
 
-@pytest.mark.parametrize(
+@rows(
     "wrong", [{"first": -1}, {"factor": 0.5}, {"limit": -1}, {"jitter": 2}, {"first": float("nan")}]
 )
 def test_a_rule_with_a_wrong_number_is_refused(wrong: dict[str, float]) -> None:
@@ -44,7 +45,7 @@ def test_a_first_pause_beyond_the_limit_is_refused() -> None:
     assert webop.Backoff(first=10, limit=10, jitter=0).choose(0) == 10
 
 
-@pytest.mark.parametrize("after", [-1, "5", None, float("nan")])
+@rows("after", [-1, "5", None, float("nan")])
 def test_a_wish_to_be_called_again_names_seconds(after: Any) -> None:
     with pytest.raises(ValueError, match="after= must be a number"):
         webop.again(after=after)

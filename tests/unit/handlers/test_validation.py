@@ -12,6 +12,7 @@ import pytest
 
 import webop
 from tests.kit.causes import RESOURCE, build_body, build_change, build_event, build_review
+from tests.kit.rows import rows
 from webop.errors import ConfigurationError
 from webop.handlers.causes import ActivityCause, BackgroundCause, ReconcileCause, ResourceCause
 from webop.handlers.model import (
@@ -71,14 +72,14 @@ ON_OBJECTS: dict[Decorator, str] = {
 }
 
 
-@pytest.mark.parametrize("family", ARGUMENTS)
+@rows("family", ARGUMENTS)
 def test_the_known_arguments_are_those_of_calls(family: type[Handler]) -> None:
     of_the_call = {"client", "param", "retry", "started", "runtime"}
     assert ARGUMENTS[family] == CAUSES[family].kwargs.keys() | of_the_call
 
 
-@pytest.mark.feature("HND-28")
-@pytest.mark.parametrize("decorator", [*ON_ACTIVITIES, *ON_OBJECTS])
+@pytest.mark.feature("HND-28", "KWA-19")
+@rows("decorator", [*ON_ACTIVITIES, *ON_OBJECTS])
 def test_a_handler_that_does_not_accept_all_arguments_is_told_at_import(
     decorator: Decorator,
 ) -> None:
@@ -242,7 +243,7 @@ def declare_twice(first: Any, second: Any) -> list[str]:
     return check_registry(registry)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("first", "second"),
     [
         ((webop.on.create, {}), (webop.on.create, {})),
@@ -260,7 +261,7 @@ def test_two_functions_with_one_id_for_one_cause_are_suspicious(first: Any, seco
     assert "webop calls only the first" in text
 
 
-@pytest.mark.parametrize(
+@rows(
     ("first", "second"),
     [
         ((webop.on.create, {}), (webop.on.update, {})),

@@ -51,10 +51,10 @@ ARGUMENT = """
 """
 
 
-def run(path: Path, *texts: str, command: str = "crd") -> str:
+def run(path: Path, *texts: str, command: str = "crd print") -> str:
     file = path / f"broken_{path.name}.py"
     file.write_text("".join(map(textwrap.dedent, texts)))
-    result = invoke(command, str(file))
+    result = invoke(*command.split(), str(file))
     assert result.exit_code == 1, result.output
     assert isinstance(result.exception, SystemExit), result.exception
     assert "errors.pydantic.dev" not in result.output
@@ -86,7 +86,7 @@ def test_a_class_that_cannot_be_built_is_named_by_its_own_line(tmp_path: Path) -
     assert re.search(r"Thing'.*broken_\w+\.py, line \d+: class Spec\(", found), found
 
 
-@pytest.mark.parametrize("command", ["crd", "run"])
+@pytest.mark.parametrize("command", ["crd print", "run"])
 @pytest.mark.parametrize("field", ["thing: Thing", "thing: list[Nowhere]"])
 def test_an_argument_that_cannot_be_built_is_an_error_at_import(
     field: str, command: str, tmp_path: Path

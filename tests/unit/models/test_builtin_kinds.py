@@ -30,8 +30,8 @@ from kubex_core.models.metadata import ObjectMetadata
 
 import webop
 from webop.errors import ConfigurationError, MisfitError
+from webop.models.definitions import build_selector
 from webop.models.fitting import dump, dump_set, fit
-from webop.models.model import build_selector
 from webop.models.schema import build_schema, shorten_descriptions
 from webop.testing import FakeClient
 

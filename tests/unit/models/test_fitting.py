@@ -153,7 +153,7 @@ def test_a_former_state_of_an_unknown_class_is_an_error_at_import(model: Any) ->
     [
         ("spec", "spec: PumpSpec"),
         ("status", "status: PumpStatus"),
-        ("meta", "meta: webop.Metadata"),
+        ("meta", "meta: webop.models.Metadata"),
     ],
 )
 def test_the_class_of_the_kind_as_spec_is_an_error_at_import(

@@ -12,8 +12,8 @@ from pydantic import Field
 import webop
 from webop.models.crd_comparison import compare
 from webop.models.crds import build_crds
+from webop.models.definitions import build_selector
 from webop.models.fitting import fit
-from webop.models.model import build_selector
 
 
 class ThingSpec(webop.Struct):

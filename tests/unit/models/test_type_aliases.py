@@ -9,11 +9,10 @@ from pydantic import Field
 from typing_extensions import TypeAliasType
 
 import webop
-from webop.models.annotations import iterate_classes
+from webop.models.annotations import has_conditions, iterate_classes
 from webop.models.arguments import parse_arguments
 from webop.models.crds import build_crds
 from webop.models.fitting import dump_set, fit
-from webop.models.validity_condition import has_conditions
 
 
 class Part(webop.Struct):

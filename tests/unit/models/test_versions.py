@@ -11,7 +11,7 @@ from pydantic import Field
 
 import webop
 from webop.handlers.validation import check_registry
-from webop.models.cel_rules import PRESERVE
+from webop.models.keywords import PRESERVE
 from webop.models.structural import fit
 from webop.models.versions import FunctionCall, collect_versions
 

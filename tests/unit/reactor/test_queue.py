@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+import uvloop
 
+import webop
 from tests.kit.virtual_time import in_virtual_time
 from webop.errors import APIError
+from webop.reactor.bodies import Bodies
 from webop.reactor.entry import Entry, Owner, State
 from webop.reactor.outages import Outages
 from webop.reactor.queue import REST, Held, Later, Result, WorkQueue
+from webop.reactor.workers import Pace, Workers
 
 
 class Queue(WorkQueue):
@@ -133,16 +138,6 @@ def test_an_object_that_is_removed_has_no_turn(queue: Queue, result: Result) -> 
     assert (queue.count, obj.state, queue.finish(1)) == (0, State.IDLE, "")
 
 
-def test_times_that_no_longer_count_do_not_pile_up(queue: Queue) -> None:
-    busy = make("busy")
-    for name, delay in {"late": 6000, "b": 2, "c": 2, "a": 1}.items():
-        queue.add(make(name), after=delay)
-    for number in range(1000):
-        queue.add(busy, after=5000 - number)
-    assert len(queue._due) < 200
-    assert (queue.count, queue.finish(5), queue.finish(4000)) == (5, "a b c", "busy")
-
-
 def do_nothing() -> None:
     """Start no workers."""
 
@@ -209,18 +204,6 @@ async def test_one_object_of_a_closed_namespace_has_its_turn_after_each_pause() 
 
 
 @in_virtual_time
-async def test_writes_in_healthy_namespaces_count_for_the_kind() -> None:
-    outages, healthy = Outages("widgets", Queue(), do_nothing), make("one", "healthy")
-    for namespace in ("a", "b", "c"):
-        for _ in range(10):
-            outages.note(healthy, None)
-        fail(outages, 40, namespace)
-    for _ in range(25):
-        outages.note(healthy, None)
-    assert outages.find_hold(make("other", "healthy")) is None
-
-
-@in_virtual_time
 async def test_a_kind_opens_when_the_namespaces_that_closed_it_are_closed_themselves() -> None:
     outages, other = Outages("widgets", Queue(), do_nothing), make("other", "healthy")
     fail(outages, 49, "a") + fail(outages, 49, "b") + fail(outages, 5, "c")
@@ -228,3 +211,34 @@ async def test_a_kind_opens_when_the_namespaces_that_closed_it_are_closed_themse
     fail(outages, 2, "a")
     assert outages.find_hold(make("one", "a")) is not None
     assert outages.find_hold(other) is None
+
+
+def test_objects_that_are_due_at_once_do_not_stop_the_workers_in_the_loop_of_webop_run() -> None:
+    turns: list[str] = []
+
+    async def take_turn(obj: Entry) -> Result:
+        turns.append(obj.name)
+        return Later(1e-5) if turns.count(obj.name) < 20 else REST
+
+    async def work() -> None:
+        operator: Any = SimpleNamespace(settings=webop.OperatorSettings())
+        workers = Workers("widgets", operator, Bodies(), Pace())
+        for name in "abc":
+            owner: Any = SimpleNamespace(take_turn=take_turn)
+            workers.add(Entry(owner, name, name, "ns"))
+        async with asyncio.timeout(5):
+            while len(turns) < 60:
+                await asyncio.sleep(0.01)
+
+    uvloop.run(work())
+    assert len(turns) == 60
+
+
+def test_times_that_no_longer_count_do_not_pile_up(queue: Queue) -> None:
+    busy = make("busy")
+    for name, delay in {"late": 6000, "b": 2, "c": 2, "a": 1}.items():
+        queue.add(make(name), after=delay)
+    for number in range(1000):
+        queue.add(busy, after=5000 - number)
+    assert len(queue._due) < 200
+    assert (queue.count, queue.finish(5), queue.finish(4000)) == (5, "a b c", "busy")

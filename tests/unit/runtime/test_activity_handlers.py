@@ -2,75 +2,45 @@
 
 from __future__ import annotations
 
-import asyncio
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import webop
-from webop.context.operator_context import OperatorContext
-from webop.errors import ActivityError
-from webop.handlers.model import Activity
-from webop.runtime.activity_handlers import run_activity
-from webop.runtime.operator import Operator, OperatorOptions
+from tests.kit.reviews import Lifespan, serve
 
 
-@pytest.fixture
-def context() -> OperatorContext:
-    """That of an operator with the handlers of the test."""
-    options = OperatorOptions(settings=webop.OperatorSettings(), memo=webop.Memo(kept="here"))
-    return Operator(options).context
+async def fail_to_start() -> str:
+    """Start an app whose startup must fail; return what it says."""
+    lifespan = Lifespan(webop.create_app())
+    message: str = (await lifespan.pass_through("startup"))["message"]
+    with pytest.raises(webop.ActivityError):
+        await lifespan.task
+    return message
 
 
-@pytest.mark.feature("STA-01", "PRB-04", "AUT-04")
-async def test_all_handlers_of_an_activity_are_called_and_their_results_gathered(
-    context: OperatorContext,
-) -> None:
-    webop.on.probe(id="sync")(lambda **_: 1)
+@pytest.mark.feature("STA-03", "STA-08", "KWA-01", "HND-11")
+async def test_handlers_of_activities_are_retried() -> None:
+    calls: list[Any] = []
 
-    @webop.on.probe(id="async")
-    async def fn(**_: Any) -> str:
-        return "x"
-
-    webop.on.startup(id="other")(lambda **_: pytest.fail("not for this"))
-    assert await run_activity(context, Activity.PROBE) == {"sync": 1, "async": "x"}
-
-
-@pytest.mark.feature("STA-04", "KWA-05", "MEM-05", "HND-11")
-async def test_handlers_of_activities_get_the_settings_and_the_operators_memo(
-    context: OperatorContext,
-) -> None:
-    @webop.on.startup(id="fn", param=5)
-    def fn(settings: webop.OperatorSettings, memo: webop.Memo, **kwargs: Any) -> Any:
-        settings.posting.enabled = False
-        memo.started = True
-        return kwargs
-
-    kwargs = (await run_activity(context, Activity.STARTUP))["fn"]
-    assert not context.settings.posting.enabled
-    assert context.memos.operator_memo == {"kept": "here", "started": True}
-    assert (kwargs["param"], kwargs["retry"]) == (5, 0)
-    assert kwargs["logger"].name == "webop.activities.startup"
-
-
-@pytest.mark.feature("STA-03", "STA-08", "KWA-01")
-async def test_handlers_of_activities_are_retried(context: OperatorContext) -> None:
-    calls: list[tuple[str, int]] = []
-
-    @webop.on.startup(id="flaky", backoff=0)
-    def flaky(retry: int, **_: Any) -> int:
-        calls.append(("flaky", retry))
+    @webop.on.startup(id="flaky", backoff=0, param=5)
+    def flaky(retry: int, param: int, logger: Any, **_: Any) -> None:
+        calls.append((param, retry, logger.name))
         if retry < 2:
             raise ValueError("boo")
-        return retry
 
-    @webop.on.startup(id="fine")
-    def fine(retry: int, **_: Any) -> None:
-        calls.append(("fine", retry))
+    webop.on.startup(id="fine")(lambda **_: calls.append("fine"))
 
-    assert await run_activity(context, Activity.STARTUP) == {"flaky": 2, "fine": None}
-    assert calls == [("flaky", 0), ("fine", 0), ("flaky", 1), ("flaky", 2)]
+    @webop.on.startup(id="ignored", errors=webop.ErrorsMode.IGNORED)
+    def ignored(**_: Any) -> None:
+        calls.append("ignored")
+        raise ValueError("boo")
+
+    async with serve():
+        name = "webop.activities.startup"
+    assert calls == [(5, 0, name), "fine", "ignored", (5, 1, name), (5, 2, name)]
 
 
 @pytest.mark.feature("STA-02", "STA-08", "D-64")
@@ -84,7 +54,7 @@ async def test_handlers_of_activities_are_retried(context: OperatorContext) -> N
     ],
 )
 async def test_a_final_failure_is_told_with_the_id_after_all_were_called(
-    context: OperatorContext, options: Any, exc: Exception
+    options: Any, exc: Exception
 ) -> None:
     called: list[str] = []
 
@@ -93,18 +63,8 @@ async def test_a_final_failure_is_told_with_the_id_after_all_were_called(
         raise exc
 
     webop.on.startup(id="good")(lambda **_: called.append("good"))
-    with pytest.raises(webop.ActivityError, match=r"Startup handler 'bad' failed for good.*boo"):
-        await run_activity(context, Activity.STARTUP)
+    assert re.search("Startup handler 'bad' failed for good.*boo", await fail_to_start())
     assert called == ["good"]
-
-
-@pytest.mark.feature("STA-08")
-async def test_an_ignored_failure_of_an_activity_is_none(context: OperatorContext) -> None:
-    @webop.on.login(id="bad", errors=webop.ErrorsMode.IGNORED)
-    def bad(**_: Any) -> None:
-        raise ValueError("boo")
-
-    assert await run_activity(context, Activity.AUTHENTICATION) == {"bad": None}
 
 
 @pytest.mark.parametrize(
@@ -133,12 +93,10 @@ async def test_an_ignored_failure_of_an_activity_is_none(context: OperatorContex
     ],
 )
 async def test_a_setting_or_an_argument_that_does_not_fit_ends_the_startup_with_its_name(
-    context: OperatorContext, configure: Callable[[webop.OperatorSettings], object], message: str
+    configure: Callable[[webop.OperatorSettings], object], message: str
 ) -> None:
     @webop.on.startup(id="configure")
     def fn(settings: webop.OperatorSettings, **_: Any) -> None:
         configure(settings)
 
-    async with asyncio.timeout(10):
-        with pytest.raises(ActivityError, match=f"'configure' failed for good: .*{message}"):
-            await run_activity(context, Activity.STARTUP)
+    assert re.search(f"'configure' failed for good: .*{message}", await fail_to_start())

@@ -10,6 +10,7 @@ import pydantic
 import pytest
 
 import webop
+from tests.kit.waiting import eventually
 from webop.testing import FakeClient
 
 MAP: dict[str, Any] = {
@@ -206,3 +207,72 @@ def test_rules_that_cannot_be_evaluated_are_named() -> None:
     rule = r"Rules of sorteds\.sorteds\.webop\.dev are not evaluated: spec\.names: self\.isSorted"
     with pytest.warns(UserWarning, match=rule):
         FakeClient(Sorted)
+
+
+POD: dict[str, Any] = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "web-0", "namespace": "team"},
+    "spec": {"containers": [{"name": "web", "image": "web:1"}]},
+}
+
+
+async def test_changes_are_seen_and_objects_are_replaced() -> None:
+    client, seen = FakeClient(Pump, build_pump()), list[tuple[str, int]]()
+    listed = asyncio.Event()
+
+    async def follow() -> None:
+        async for change in client.watch(Pump, namespace="default", on_listed=listed.set):
+            seen.append((change.type, change.object.spec.size))
+
+    task = asyncio.create_task(follow())
+    await listed.wait()
+    pump = await client.get(Pump, "one", namespace="default")
+    pump.spec.size = 2
+    replaced = await client.replace(pump)
+    assert replaced.spec.size == 2
+    with pytest.raises(webop.APIConflictError):
+        await client.replace(pump)
+    await client.delete(Pump, "one", namespace="default")
+    await eventually(lambda: len(seen) == 3)
+    assert seen == [("ADDED", 1), ("MODIFIED", 2), ("DELETED", 2)]
+    task.cancel()
+
+
+async def test_logs_have_the_lines_that_the_test_has_written() -> None:
+    client = FakeClient(POD)
+    assert await client.logs("web-0", namespace="team") == []
+    client.write_log("web-0", "one\ntwo", namespace="team")
+    client.write_log("web-0", "three\n", namespace="team")
+    assert await client.logs("web-0", namespace="team") == ["one", "two", "three"]
+    assert await client.logs("web-0", namespace="team", container="web", tail=2) == ["two", "three"]
+    followed = [line async for line in client.logs("web-0", namespace="team", follow=True)]
+    assert followed == ["one", "two", "three"]
+    with pytest.raises(webop.APIStatusError, match="previous terminated container"):
+        await client.logs("web-0", namespace="team", previous=True)
+    client.write_log("web-0", "before", namespace="team", previous=True)
+    assert await client.logs("web-0", namespace="team", previous=True) == ["before"]
+    with pytest.raises(webop.APINotFoundError, match="absent"):
+        await client.logs("absent", namespace="team")
+
+
+async def test_the_container_of_a_log_is_named_if_there_are_several() -> None:
+    containers = [{"name": name, "image": "web:1"} for name in ("a", "b")]
+    client = FakeClient({**POD, "spec": {"containers": containers}})
+    client.write_log("web-0", "hello", namespace="team", container="b")
+    with pytest.raises(webop.APIStatusError, match=r"choose one of: \[a b\]"):
+        await client.logs("web-0", namespace="team")
+    with pytest.raises(webop.APIStatusError, match="container c is not valid"):
+        await client.logs("web-0", namespace="team", container="c")
+    assert await client.logs("web-0", namespace="team", container="a") == []
+    assert await client.logs("web-0", namespace="team", container="b") == ["hello"]
+
+
+def test_the_sync_client_returns_lists_and_has_no_watch() -> None:
+    client = FakeClient(MAP, POD)
+    client.write_log("web-0", "one\ntwo", namespace="team")
+    sync = client.sync
+    assert sync.logs("web-0", namespace="team", follow=True) == ["one", "two"]
+    (found,) = sync.list("configmaps", namespace="team")
+    assert sync.replace({**found, "data": {"b": "2"}})["data"] == {"b": "2"}
+    assert not hasattr(sync, "watch")

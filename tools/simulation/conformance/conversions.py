@@ -80,7 +80,7 @@ class _Converter(Judge):
 def tell(cluster: LocalCluster) -> list[tuple[str, Any, Any]]:
     """Send the requests to both; return the differences: what, real, simulated."""
     hooks = HookServer(_Converter())
-    real, simulated = RealSide(cluster), SimulatedSide(0, applies=True, converter=convert)
+    real, simulated = RealSide(cluster), SimulatedSide(0, converter=convert)
     definition = _build_crd(hooks)
     try:
         _define(real, definition)

@@ -231,7 +231,7 @@ class ConfigurationManager:
                 if heir is not None and heir.address != self._offer.address:
                     logger.info(
                         "The webhooks %r lead to %s at %s. If it does not run any more, remove "
-                        "them: webop webhooks remove %s",
+                        "them: webop uninstall --managed %s",
                         *(self._name, heir.identity, heir.place, self._name),
                     )
 

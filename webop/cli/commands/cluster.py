@@ -8,8 +8,7 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import click
 
@@ -23,17 +22,13 @@ from webop.errors import ClusterError
 _DEFAULT_NAME = "default"
 
 
-def _refuse(_: click.Context, __: click.Parameter, names: tuple[str, ...]) -> None:
-    if names:
-        text = f"Unexpected argument {names[0]!r}. Did you mean --name {names[0]}?"
-        raise click.UsageError(text)
-
-
-def _name_option(fn: Callable[..., Any]) -> Callable[..., Any]:
-    text = "The name of the cluster. Several clusters can run at the same time."
-    named = click.option("-n", "--name", default=_DEFAULT_NAME, show_default=True, help=text)
-    others = click.argument("names", nargs=-1, metavar="", expose_value=False, callback=_refuse)
-    return named(others(fn))
+_name_option = click.option(
+    "-n",
+    "--name",
+    default=_DEFAULT_NAME,
+    show_default=True,
+    help="The name of the cluster. Several clusters can run at the same time.",
+)
 
 
 @click.group()

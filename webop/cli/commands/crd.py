@@ -40,59 +40,47 @@ _description_option = click.option(
 )
 
 
-class _PrintingGroup(click.Group):
-    """A group whose first command need not be named: ``webop crd FILE`` prints."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
-            args = ["print", *args]
-        return super().parse_args(ctx, args)
-
-
-@click.group(cls=_PrintingGroup)
+@click.group()
 def crd() -> None:
     """Print, compare and apply the CustomResourceDefinitions of models.
 
-    The models are the classes with @webop.resource() in the files, and those that handlers name.
+    The models are the classes with @webop.models.resource() in the files, and those that handlers
+    name.
 
     \b
-        webop crd models.py > crds.yaml      print them; the same as 'webop crd print'
-        webop crd --check models.py          compare them with the cluster
-        webop crd apply models.py            apply them to the cluster
-        webop crd migrate models.py          rewrite stored objects in the stored version
+        webop crd print models.py > crds.yaml
+        webop crd check models.py              compare them with the cluster
+        webop crd apply models.py              apply them to the cluster
+        webop crd migrate models.py            rewrite stored objects in the stored version
     """  # noqa: D301  \b keeps click from wrapping the lines
 
 
 crd.add_command(migrate)
 
 
-@crd.command(name="print", short_help="Print the definitions, or compare them with the cluster.")
+@crd.command(name="print", short_help="Print the definitions.")
 @source_options()
 @_description_option
-@click.option(
-    "--check",
-    "is_check",
-    is_flag=True,
-    help="Compare with the cluster instead of printing: name what would break stored objects, and "
-    "exit with 1 if anything does, or if a definition differs or is missing.",
-)
-def print_(
-    paths: tuple[str, ...],
-    modules: tuple[str, ...],
-    max_description: int | None,
-    *,
-    is_check: bool,
-) -> None:
+def print_(paths: tuple[str, ...], modules: tuple[str, ...], max_description: int | None) -> None:
     """Print the CustomResourceDefinitions of the models in PATHS as YAML.
 
-    The command imports the files, but calls no handlers. Without --check, it needs no cluster.
+    The command imports the files, but calls no handlers, and needs no cluster.
     """
-    definitions, converted = _load(paths, modules, max_description)
-    if is_check:
-        if not asyncio.run(_check(definitions, converted)):
-            click.get_current_context().exit(1)
-        return
+    definitions, _ = _load(paths, modules, max_description)
     click.echo("\n---\n".join(map(dump, definitions)))
+
+
+@crd.command(short_help="Compare the definitions with the cluster.")
+@source_options()
+@_description_option
+def check(paths: tuple[str, ...], modules: tuple[str, ...], max_description: int | None) -> None:
+    """Compare the CustomResourceDefinitions of the models in PATHS with the cluster.
+
+    It names what would break stored objects. The exit code is 1 if anything does, or if a
+    definition differs or is missing.
+    """
+    if not asyncio.run(_check(*_load(paths, modules, max_description))):
+        click.get_current_context().exit(1)
 
 
 @crd.command(name="apply", short_help="Apply the definitions to the cluster.")
@@ -135,7 +123,7 @@ def _load(
     if not models:
         raise click.ClickException(
             f"There are no models in {', '.join((*paths, *modules))}: decorate their classes with "
-            "@webop.resource(GROUP, VERSION)."
+            "@webop.models.resource(GROUP, VERSION)."
         )
     converted = {*collect_versions(registry.select_converters())}
     return build_crds(models, max_description=max_description), converted
@@ -150,11 +138,11 @@ async def _check(definitions: Sequence[dict[str, Any]], converted: set[str]) -> 
             problems = _find_problems(present, wanted, converted)
             for problem in problems:
                 click.echo(problem)
+            planned = await _send(client, wanted, is_dry=True, is_forced=True)
             if present is None:
                 click.echo(f"{name}: is not in the cluster")
                 is_same = False
                 continue
-            planned = await _send(client, wanted, is_dry=True, is_forced=True)
             is_changed = planned["spec"] != present["spec"]
             if not problems:
                 click.echo(f"{name}: {'differs, compatibly' if is_changed else 'is the same'}")

@@ -38,8 +38,8 @@ from webop.errors import (
 )
 from webop.models.crd_comparison import list_drops
 from webop.models.crds import build_crds, get_storage_version, is_converted
-from webop.models.kept_content import find_records, has_lost, name_removal
 from webop.objects.fields import Json
+from webop.objects.kept_annotations import find_records, has_lost, name_removal
 from webop.objects.names import join_names
 from webop.objects.resources import CRDS, Resource
 

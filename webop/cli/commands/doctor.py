@@ -55,10 +55,6 @@ def _check_account(_: click.Context, __: click.Parameter, account: str | None) -
 @source_options()
 @startup_option(_option)
 @_option(
-    "--startup-timeout", type=click.FloatRange(min=0.1), default=10.0, metavar="SECONDS",
-    help="The longest time that the startup handlers may take.",
-)  # fmt: skip
-@_option(
     "--probe/--no-probe", "is_probing", default=True,
     help="Make the API server call the webhooks, by dry runs.",
 )  # fmt: skip
@@ -72,7 +68,7 @@ def doctor(ctx: click.Context, controls: CLIControls, /, form: str, **options: A
     """Check an operator in a cluster; report problems and how to fix them.
 
     For webhooks: do live replicas maintain them, is the certificate trusted, and can the API
-    server call them (by dry runs: handlers get dry_run=True, and nothing is stored)? For objects:
+    server call them (by dry runs: handlers get dryrun=True, and nothing is stored)? For objects:
     who holds the Lease or owns the shards, who pauses the operator, which deletions wait for it?
     And permissions.
 

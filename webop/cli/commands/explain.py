@@ -13,7 +13,7 @@ import click
 
 from webop.calls.progress import HandlerState
 from webop.cli.commands.doctor import paint
-from webop.cli.commands.finalizers import find_kinds
+from webop.cli.commands.uninstall import find_kinds
 from webop.cli.doctor.check_context import Json
 from webop.cli.doctor.findings import (
     Finding,

@@ -46,8 +46,8 @@ class _PlanCommand(SectionCommand):
         try:
             return super().make_context(*args, **kwargs)
         except click.UsageError as exc:
-            exc.exit_code = 1  # type: ignore[misc]
-            raise
+            exc.show()
+            raise click.exceptions.Exit(1) from exc
 
 
 def _report(text: str, due: list[float]) -> None:

@@ -19,14 +19,13 @@ from webop.cli.options import (
     DEV_PRIORITY,
     CLIControls,
     check_handlers,
-    choose_priority,
     choose_scope,
     logging_options,
     scope_options,
     set_lease,
     source_options,
 )
-from webop.cli.reloading import Supervisor, accept_reload, wait_for_turn
+from webop.cli.reloading import accept_reload, supervise
 from webop.handlers.registry import get_default_registry
 from webop.runtime.loading import guess_name, load_handlers
 
@@ -38,15 +37,6 @@ _GC_THRESHOLD = 10_000
 TLS_BUFFER = 64 * 1024  # bytes of each TLS connection; asyncio's default is 256 KiB
 
 _EPILOG = """\b
-Examples:
-    webop run --all-namespaces handlers.py
-    webop run -n 'team-*,!team-x' -L http://0.0.0.0:8080/healthz handlers.py
-    webop run -A --verbose -m package.handlers
-    webop run -A --lease my-operator handlers.py
-    webop run -A --shards my-operator handlers.py
-    webop run -A --dev --reload handlers.py
-
-\b
 Environment:
     WEBOP_RUN_<OPTION>        an option, as WEBOP_RUN_PEERING=name; separate
                               several values by spaces; the command line wins
@@ -75,7 +65,8 @@ _handlers, _scope, _others, _probes = map(
 @_handlers(
     "--reload",
     is_flag=True,
-    help="For development: load the handlers again when a Python file in their folders changes.",
+    help="For development: restart the operator when a Python file in the folders of the handlers "
+    "changes.",
 )
 @scope_options(
     _scope,
@@ -88,7 +79,6 @@ _handlers, _scope, _others, _probes = map(
 @_others(
     "-P",
     "--peering",
-    "peering_name",
     metavar="NAME",
     help="The peering object to use, which must exist; without this option, 'default' if it "
     "exists.",
@@ -109,26 +99,22 @@ _handlers, _scope, _others, _probes = map(
 )
 @_others(
     "--lease",
-    "lease_name",
     metavar="NAME",
     help="Elect a leader among replicas with the Lease NAME; only the leader handles objects.",
 )
 @_others(
     "--shards",
-    "shards_name",
     metavar="NAME",
     help="Let all replicas work: they divide the objects among them, with Leases whose names begin "
     "with NAME.",
 )
 @_others(
     "--take-over",
-    "take_over",
     is_flag=True,
     help="Take the managed webhooks over from replicas at another address.",
 )
 @_probes(
     "-L",
-    "--probes",
     "--liveness",
     "liveness_endpoint",
     metavar="URL",
@@ -136,14 +122,12 @@ _handlers, _scope, _others, _probes = map(
 )
 @_probes(
     "--metrics",
-    "metrics_endpoint",
     metavar="URL",
     help="Serve metrics at a URL such as http://0.0.0.0:8080/metrics; the port can be that of the "
     "probes.",
 )
 @_probes(
     "--status",
-    "status_endpoint",
     metavar="URL",
     help="Serve the status page at a URL such as http://localhost:8080/ui; by default, at /ui of "
     "the ports of probes and metrics if these ports are open to this machine only.",
@@ -158,39 +142,49 @@ def run(
     paths: tuple[str, ...],
     modules: tuple[str, ...],
     reload: bool,
-    lease_name: str | None,
-    shards_name: str | None,
+    peering: str | None,
+    lease: str | None,
+    shards: str | None,
     take_over: bool,
+    metrics: str | None,
+    status: str | None,
     **options: Any,
 ) -> None:
     """Run an operator with the handlers of the files in PATHS and of the modules.
 
+    \b
+        webop run --all-namespaces handlers.py
+        webop run -n 'team-*,!team-x' -L http://0.0.0.0:8080/healthz handlers.py
+        webop run -A --verbose -m package.handlers
+        webop run -A --lease my-operator handlers.py
+        webop run -A --shards my-operator handlers.py
+        webop run -A --dev --reload handlers.py
+
     It runs until Ctrl-C or SIGTERM. Without login handlers, it uses the credentials of the
     kubeconfig or of the pod's service account.
-    """
+    """  # noqa: D301  \b keeps click from wrapping the lines
     scope = choose_scope(ctx, options["clusterwide"], options["namespaces"])
     options["clusterwide"], options["namespaces"] = scope
-    priority = choose_priority(ctx, options.pop("dev"), options["priority"])
-    options["priority"] = ctx.params["priority"] = priority  # handlers can read it
+    if options.pop("dev"):
+        options["priority"] = ctx.params["priority"] = DEV_PRIORITY  # handlers can read it
     if not (paths or modules or controls.registry is not None or len(get_default_registry())):
         raise click.UsageError("No files are given. Write: webop run -A handlers.py")
     # With --reload, this process is the parent that watches the files, or its child, the operator.
-    parent = accept_reload()
-    if reload and parent is None:
+    parent_stops = accept_reload()
+    if reload and parent_stops is None:
         folders = [Path(path).parent for path in paths] + [Path.cwd()] * bool(modules)
-        ctx.exit(Supervisor(folders).run())
+        ctx.exit(supervise(folders))
     # Code that runs the command, such as a test, passes controls.
     with _importing() if ctx.find_root().obj is None else contextlib.nullcontext():
         # The handlers get into the registry of the controls, or else into the default one, which
         # embedding.run() takes in the same way.
         registry = load_handlers(paths, modules, controls.registry)
         from webop import embedding  # noqa: PLC0415 - keeps --help fast
-        from webop.handlers.validation import check_registry  # noqa: PLC0415
         from webop.settings.groups import OperatorSettings  # noqa: PLC0415
     check_handlers(registry, (*paths, *modules))
     for variable in sorted(name for name in os.environ if name.startswith("KOPF_RUN_")):
-        renamed = f"WEBOP_{variable.removeprefix('KOPF_')}"
-        logger.warning("Ignoring the environment variable %s; use %s.", variable, renamed)
+        text = "Ignoring the environment variable %s: those of webop begin with WEBOP_RUN_."
+        logger.warning(text, variable)
     if not any(scope):
         options["clusterwide"] = True
         logger.warning(
@@ -198,13 +192,9 @@ def run(
             "-n NAME."
         )
     settings = controls.settings or OperatorSettings.from_environment()
-    stop_flag = controls.stop_flag
     settings.operator.set_default(guess_name([*paths, *modules]))
-    set_lease(settings, lease_name, shards_name)
+    set_lease(settings, lease, shards)
     settings.admission.take_over |= take_over
-    if parent is not None:
-        check_registry(registry)  # before the old handlers stop
-        stop_flag = wait_for_turn(parent)
     with contextlib.ExitStack() as stack:
         loop = controls.loop
         if loop is None:
@@ -214,9 +204,12 @@ def run(
             loop=loop,
             registry=controls.registry,
             settings=settings,
-            stop_flag=stop_flag,
+            stop_flag=parent_stops or controls.stop_flag,
             ready_flag=controls.ready_flag,
             vault=controls.vault,
+            peering_name=peering,
+            metrics_endpoint=metrics,
+            status_endpoint=status,
             **options,
         )
 

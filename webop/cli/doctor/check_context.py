@@ -26,7 +26,6 @@ class Context(Inspection):
             settings are complete; None for all in the cluster.
         is_probing: whether to make API servers call the webhooks.
         calls_startup: whether to call the startup handlers.
-        startup_timeout: the longest time that they may take, in seconds.
         client: of the user.
         now: the time of the API server; after the login, as is `username`.
         username: the name of the user's account; None if the API server does not return it.
@@ -37,7 +36,6 @@ class Context(Inspection):
     managed: str | None = None
     is_probing: bool = True
     calls_startup: bool = True
-    startup_timeout: float = 10.0
     client: Client = field(init=False)
     now: dt.datetime = field(init=False)
     username: str | None = None

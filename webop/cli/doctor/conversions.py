@@ -10,8 +10,8 @@ from webop.cli.doctor.findings import Finding, approve, fail, note, warn
 from webop.cli.doctor.reachability import check_trust, explain
 from webop.errors import APIForbiddenError, APIStatusError
 from webop.models.crds import get_storage_version, is_converted
-from webop.models.kept_content import find_records
 from webop.models.versions import collect_versions
+from webop.objects.kept_annotations import find_records
 from webop.objects.names import join_names
 from webop.objects.resources import CRDS, Resource
 

@@ -61,7 +61,7 @@ async def _complete_settings(context: Context, host: str) -> list[Finding]:
         return []
     why = "the startup handlers were not called (--no-startup)"
     if context.calls_startup:
-        why = await call_startup(context, host, context.startup_timeout)
+        why = await call_startup(context, host)
     if why:
         return [warn("startup", why, _REMEDY)]
     return [approve("startup", "the settings include those of the startup handlers")]
@@ -86,7 +86,7 @@ async def _examine(context: Context) -> AsyncIterator[tuple[str, Iterable[Findin
     probed = iter(await probe(context, webhooks) if context.is_probing else ())
     for name in dict.fromkeys(name for name, _ in found):
         both = {kind: found[name, kind] for kind in KINDS}
-        removal = f"webop webhooks remove {name}"
+        removal = f"webop uninstall --managed {name}"
         yield f"Replicas of {name}", records.check_replicas(both, removal, context.now)
         live = both[WebhookType.VALIDATING].list_live(context.now)
         context.replicas |= {record.identity for record in live}

@@ -7,16 +7,14 @@ import datetime as dt
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from webop.aio.backoff import Backoff
 from webop.aio.concurrency import run_concurrently
 from webop.client.api import Client
-from webop.client.http.requests import MERGE_PATCH, Selection
-from webop.errors import APIConflictError, APINotFoundError, APIStatusError
+from webop.client.http.requests import JSON_PATCH, Selection
+from webop.errors import APINotFoundError, APIStatusError
 from webop.logs.sanitizing import escape
 from webop.objects.resources import Resource
 
 _AT_ONCE = 8  # requests
-_CONFLICT_DELAYS = (0.0, 0.1, 0.3, 1.0, 2.0)  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +24,7 @@ class HeldObject:
     Attributes:
         deleted_at: when its deletion was asked for; None if it was not.
         created_at: when it was created.
+        position: of the finalizer among all finalizers.
         others: the other finalizers.
     """
 
@@ -33,6 +32,7 @@ class HeldObject:
     namespace: str | None
     name: str
     uid: str
+    position: int
     created_at: dt.datetime
     deleted_at: dt.datetime | None = None
     others: tuple[str, ...] = ()
@@ -89,7 +89,8 @@ async def _list_held(
                     resource,
                     metadata.get("namespace"),
                     metadata["name"],
-                    metadata.get("uid", ""),
+                    metadata["uid"],
+                    finalizers.index(finalizer),
                     dt.datetime.fromisoformat(metadata["creationTimestamp"]),
                     dt.datetime.fromisoformat(deleted) if deleted else None,
                     tuple(name for name in finalizers if name != finalizer),
@@ -98,41 +99,22 @@ async def _list_held(
     return found
 
 
-async def remove_finalizer(
-    client: Client, one: HeldObject, finalizer: str, *, everything: bool, dry: bool
-) -> str:
-    """Remove a finalizer from an object, even if others change it; return what happened.
-
-    Objects that are not being deleted keep it, unless everything is released.
+async def remove_finalizer(client: Client, one: HeldObject, finalizer: str, *, is_dry: bool) -> str:
+    """Remove a finalizer from an object as it was found; return what happened.
 
     Raises:
-        APIError: the finalizer is still there.
+        APIUnprocessableError: it has changed, or the API server takes it for invalid.
     """
+    place = f"/metadata/finalizers/{one.position}"
+    patch = [
+        {"op": "test", "path": "/metadata/uid", "value": one.uid},
+        {"op": "test", "path": place, "value": finalizer},
+        {"op": "remove", "path": place},
+    ]
     path = one.resource.get_url(namespace=one.namespace, name=one.name)
-    backoff = Backoff(_CONFLICT_DELAYS, is_endless=False)
-    while True:
-        try:
-            metadata = (await client.request("GET", path))["metadata"]
-            if metadata.get("uid", "") != one.uid:
-                return "already gone"  # this is another one of that name
-            left = [name for name in metadata.get("finalizers") or () if name != finalizer]
-            if finalizer not in (metadata.get("finalizers") or ()):
-                return "already released"
-            if not everything and "deletionTimestamp" not in metadata:
-                return "skipped: it is not being deleted any more"
-            version = metadata["resourceVersion"]
-            await client.request(
-                "PATCH",
-                path,
-                params={"dryRun": "All"} if dry else None,
-                body={"metadata": {"finalizers": left, "resourceVersion": version}},
-                content_type=MERGE_PATCH,
-            )
-        except APINotFoundError:
-            return "already gone"
-        except APIConflictError:
-            if (delay := backoff.next()) is None:
-                raise
-            await asyncio.sleep(delay)
-        else:
-            return f"released; still held by {', '.join(left)}" if left else "released"
+    params = {"dryRun": "All"} if is_dry else None
+    try:
+        await client.request("PATCH", path, params=params, body=patch, content_type=JSON_PATCH)
+    except APINotFoundError:
+        return "already gone"
+    return f"released; still held by {', '.join(one.others)}" if one.others else "released"

@@ -245,7 +245,7 @@ async def check_peering(context: Context) -> list[Finding]:
         paths = [one.get_url(namespace=namespace, name=peering.name) for one in context.peerings]
         found = [raw for path in paths if (raw := await context.read(path))]
         where = f"-n {namespace}" if namespace else "-A"
-        resume = f"webop unpause {where} --peering {peering.name}"
+        resume = f"webop resume {where} --peering {peering.name}"
         for raw in found:
             findings += judge_peers(subject, raw, peering.priority, context.now, resume)
         if peering.mandatory and not found:
@@ -302,7 +302,7 @@ async def check_finalizers(context: Context) -> list[Finding]:
         where = " ".join(f"-n {name}" for name in context.namespaces) or "-A"
         remedy = (
             "Start the operator, or read its log. If no operator handles it any more: "
-            f"webop finalizers release {where} --finalizer {shlex.quote(finalizer)} {kind}"
+            f"webop uninstall {where} --finalizer {shlex.quote(finalizer)} {kind}"
         )
         findings.append(warn(kind, text, remedy))
     forbidden = {one.plural for one, exc in search.problems if isinstance(exc, APIForbiddenError)}

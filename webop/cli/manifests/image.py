@@ -9,7 +9,7 @@ import re
 import sys
 import sysconfig
 from collections.abc import Collection, Iterable, Sequence
-from importlib import metadata
+from importlib import metadata, resources
 from pathlib import Path
 
 import webop
@@ -17,11 +17,8 @@ from webop.cli.manifests.objects import PROBES_PORT
 from webop.errors import ConfigurationError
 from webop.version import __version__
 
-#: With its digest, so that each build uses the same base.
-BASE = (
-    "python:3.13.15-slim-trixie"
-    "@sha256:7c61056e61ac89e852de05f3dc6fa51a6dd2181797bceed46aa725dd7cb2cd3b"
-)
+#: With its digest, so that each build uses the same base. A workflow renews it.
+BASE = (resources.files(__package__) / "base_image.txt").read_text(encoding="utf-8").strip()
 _PIP = "RUN pip install --no-cache-dir --only-binary=:all: --prefix=/operator"
 _WEBOP = Path(webop.__file__).parent
 _NO_WHEEL = (
@@ -85,12 +82,12 @@ def build_dockerfile(
     copies = f"{_copy(copied)}\n" if copied else ""
     if found or wheels:
         copies += f"COPY {json.dumps([os.path.relpath(folder, root), 'wheels'])}\n"
-    arguments = ["run", "--all-namespaces", f"--probes=http://0.0.0.0:{PROBES_PORT}/healthz"]
+    arguments = ["run", "--all-namespaces", f"--liveness=http://0.0.0.0:{PROBES_PORT}/healthz"]
     return f"""\
 # Made by: webop image {command}
 #   docker build -t {name} .
 # The digest makes each build use the same base. To find the digest of a newer base:
-#   docker buildx imagetools inspect {BASE.partition(":")[0]}:3.13-slim
+#   docker buildx imagetools inspect {BASE.partition("@")[0]}
 FROM {BASE} AS base
 
 # If a dependency needs a compiler, install it in this stage (RUN apt-get install ...).

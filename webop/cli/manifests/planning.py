@@ -184,7 +184,7 @@ def _build_arguments(request: Request, settings: OperatorSettings, lease: str | 
     others += [f"--peering={request.peering}"] if request.peering else []
     option = "--shards" if settings.leadership.sharded else "--lease"
     others += [f"{option}={lease}"] if lease is not None else []
-    probes = [f"--probes=http://0.0.0.0:{PROBES_PORT}/healthz"]
+    probes = [f"--liveness=http://0.0.0.0:{PROBES_PORT}/healthz"]
     probes += [f"--status=http://localhost:{STATUS_PORT}/ui"]  # for kubectl port-forward
     probes += [f"--metrics=http://0.0.0.0:{PROBES_PORT}/metrics"] if request.metrics else []
     return ["run", *scope, *others, *probes, *request.sources]

@@ -46,7 +46,7 @@ _WHY: Final = {  # by the name of the resource with its group
         (f"{kind}webhookconfigurations.{GROUP}" for kind in ("validating", "mutating")),
         "The operator enables webhooks while a replica serves them. RBAC cannot limit create to a "
         "name, so this right is wide: the account can create webhooks for any objects. They stay "
-        "when you delete the operator: remove them with 'webop webhooks remove'.",
+        "when you delete the operator: remove them with 'webop uninstall'.",
     ),
 }
 

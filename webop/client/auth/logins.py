@@ -101,7 +101,8 @@ def build_absence_message() -> str:
     place = os.environ.get("KUBECONFIG") or "not set"
     return (
         f"There is no kubeconfig (KUBECONFIG is {place}, and there is no ~/.kube/config) and no "
-        f"service account of a pod. Provide one of them, or a @webop.on.login() handler."
+        "service account of a pod. Provide one of them, such as by 'webop cluster start', or a "
+        "@webop.on.login() handler."
     )
 
 

@@ -186,6 +186,8 @@ def _build_error(
             "before, which an apply cannot remove: set it to None by client.patch(), together with "
             "the new value, or delete the object."
         )
+    if attempt.resource == "pods/log" and (why := _explain_log(attempt, status, details, text)):
+        message = f"{message.rstrip('.')}. {why}"
     if status == 500:
         status = next((code for words, code in _MISTAKES.items() if words in text), status)
     return APIStatusError.of(status)(
@@ -233,6 +235,15 @@ def _advise(attempt: Attempt, text: str) -> str:
         f"Grant the verb {verb!r} on {target!r} of the API group {group!r} to the "
         f"operator's account, with a {role} and a binding."
     )
+
+
+def _explain_log(attempt: Attempt, status: int, details: Mapping[str, Any], text: str) -> str:
+    """Return who has refused to give a log, if it was not the API server itself."""
+    if status == 404 and details.get("name") not in (None, attempt.name):
+        return "This is the node of the pod."
+    if status >= 500 and "/containerLogs/" in text:
+        return "The API server cannot reach the kubelet on the node of the pod."
+    return ""
 
 
 def _parse_status(content: bytes) -> dict[str, Any]:

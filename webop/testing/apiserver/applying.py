@@ -14,7 +14,7 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from webop.models.cel_rules import LIST_KEYS, LIST_TYPE, MAP_TYPE
+from webop.models.keywords import LIST_KEYS, LIST_TYPE, MAP_TYPE
 
 from .kinds import Kind
 from .messages import Json, Refusal

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from webop.models import structural
-from webop.models.cel_rules import LIST_KEYS, LIST_TYPE
+from webop.models.keywords import LIST_KEYS, LIST_TYPE
 
 from .kinds import Kind
 from .messages import Json, Refusal, Request, refuse_body

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from .conversions import Converter
 from .kinds import BUILT_IN, CRDS, Kind, build_custom_kinds
@@ -19,11 +19,7 @@ _NOT_ACCEPTED = "not all names are accepted"
 
 
 class Kinds:
-    """The kinds that are served, and those that discovery tells.
-
-    Attributes:
-        discovery_lag: for how many seconds discovery does not know that something has changed.
-    """
+    """The kinds that are served."""
 
     def __init__(
         self,
@@ -32,17 +28,14 @@ class Kinds:
         others: Iterable[Kind] = (),
         converter: Converter | None = None,
     ) -> None:
-        self.discovery_lag = 0.0
         self._store = store
         self._now = now
         self._converter = converter
         self._served: dict[tuple[str, str, str], Kind] = {}
-        self._told: list[tuple[datetime, tuple[Kind, ...]]] = []
         store.react = self._react
         for kind in (*BUILT_IN, *others):
             self._served[kind.group, kind.version, kind.plural] = kind
             store.open_table(kind.resource)
-        self._publish()
 
     def find(self, group: str, version: str, plural: str) -> Kind | None:
         """Return a kind that is served; None if there is none."""
@@ -51,13 +44,6 @@ class Kinds:
     def list_served(self) -> list[Kind]:
         """Return all kinds, each version of them."""
         return list(self._served.values())
-
-    def list_told(self) -> Iterable[Kind]:
-        """Return what discovery knows."""
-        latest = self._now() - timedelta(seconds=self.discovery_lag)
-        while len(self._told) > 1 and self._told[1][0] <= latest:
-            del self._told[0]
-        return self._told[0][1]
 
     def _react(self, change: Change) -> None:
         """Do what follows from a change: the controllers of the server in one."""
@@ -95,7 +81,6 @@ class Kinds:
         for kind in build_custom_kinds(crd, self._converter):
             if (kind.group, kind.version, kind.plural) in self._served:
                 self._served[kind.group, kind.version, kind.plural] = kind
-        self._publish()
         if name in self._store.tables:
             self._delete_objects(self._store.tables[name], stamp)
         self._finish(self._store.tables[CRDS].objects.get(name))
@@ -157,7 +142,6 @@ class Kinds:
         table.oldest = self._store.version
         for kind in build_custom_kinds(crd, self._converter):
             self._served[kind.group, kind.version, kind.plural] = kind
-        self._publish()
 
     def _find_taken_names(self, crd: Json) -> Json:
         """Return the names that other CRDs of the group have, by their fields."""
@@ -190,7 +174,6 @@ class Kinds:
             del self._served[key]
         if name in self._store.tables:
             self._store.drop_table(name)
-        self._publish()
 
     def _finish(self, crd: Json | None) -> None:
         """Remove a CRD that is deleted when its last object is gone."""
@@ -204,9 +187,6 @@ class Kinds:
         metadata = {**crd["metadata"], "finalizers": others}
         new = {**crd, "metadata": metadata} if others else None
         self._store.commit(self._store.tables[CRDS], name, new, None)
-
-    def _publish(self) -> None:
-        self._told.append((self._now(), tuple(self._served.values())))
 
 
 def _warn_of_rules(crd: Json) -> None:

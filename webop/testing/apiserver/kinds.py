@@ -434,7 +434,7 @@ BUILT_IN: tuple[Kind, ...] = (
         "Pod",
         short_names=("po",),
         categories=("all",),
-        subresources=("status",),
+        subresources=("status", "log"),
         schema=_object(spec=_FREE, status=_FREE),
         counted=("spec",),
         returns_deleted=True,

@@ -47,13 +47,13 @@ class Response:
     status: int
     body: Json
     headers: dict[str, str] = field(default_factory=dict)
-    text: str = ""
+    text: str | None = None
 
     def encode(self) -> bytes:
         """Return the content for the wire; 304 (not modified) has none."""
         if self.status == 304:
             return b""
-        return self.text.encode() if self.text else orjson.dumps(self.body)
+        return orjson.dumps(self.body) if self.text is None else self.text.encode()
 
 
 class Refusal(Exception):  # noqa: N818  not an error: an answer of the server

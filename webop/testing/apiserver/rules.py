@@ -12,7 +12,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from webop.models.cel_rules import INT_OR_STRING, LIST_KEYS, RULES
+from webop.models.keywords import INT_OR_STRING, LIST_KEYS, RULES
 from webop.objects.fields import ABSENT_FIELD
 
 from .messages import Json

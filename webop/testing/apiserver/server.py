@@ -10,13 +10,13 @@ from urllib.parse import unquote
 import orjson
 
 from .admission import Admission
-from .applying import Owners
 from .bodies import parse_body, parse_delete_options, parse_object
 from .conversions import Converter
 from .definitions import Kinds
 from .discovery import discover
 from .kinds import BUILT_IN, CRDS, NAMESPACES, Kind
 from .messages import Json, NoSuchPathError, Refusal, Request, Response
+from .pod_logs import PodLogs
 from .reading import list_objects, open_watch
 from .store import Store, Watch
 from .targets import Target
@@ -44,37 +44,40 @@ class Cluster:
     Attributes:
         store: what is stored, and its watch caches.
         kinds: the kinds that are served.
+        logs: what containers have logged.
 
     Args:
         now: the wall clock, aware and in UTC.
         rng: for uids and generated names only.
         kinds: built-in kinds besides :data:`~.kinds.BUILT_IN`.
-        applies: whether there is server-side apply, for which all writes are compared.
         collects: whether a :class:`.GarbageCollector` is at work.
         admission: what decides about writes.
         converter: converts objects of kinds with ``strategy: Webhook``. Without it, only their
             apiVersion changes.
     """
 
-    def __init__(  # noqa: PLR0913 - the options of a server
+    def __init__(
         self,
         now: Callable[[], datetime],
         rng: random.Random,
         *,
         kinds: Iterable[Kind] = (),
-        applies: bool = False,
         collects: bool = False,
         admission: Admission | None = None,
         converter: Converter | None = None,
     ) -> None:
         self.store = Store()
         self.kinds = Kinds(self.store, now, kinds, converter)
+        self.logs = PodLogs()
         self._writer = Writer(self.store, now, rng, admission or Admission())
-        self._writer.owners = Owners(self.store) if applies else None
         self._writer.collects = collects
         self._now = now
         for name in ("default", "kube-system"):
             self.add_namespace(name)
+
+    def list_discovered(self) -> list[Kind]:
+        """Return the kinds of the answers about discovery."""
+        return self.kinds.list_served()
 
     def get_objects(self, resource: str) -> dict[str, Json]:
         """Return the objects of a resource by "namespace/name", or by name; never modify them."""
@@ -127,7 +130,7 @@ class Cluster:
             root, _, rest = path.strip("/").partition("/")
             if root == "apis" or (root == "api" and rest.count("/") == 0):
                 is_aggregated = _AGGREGATED in request.headers.get("accept", "")
-                told = tuple(self.kinds.list_told())
+                told = tuple(self.list_discovered())
                 found, etag = discover(path, told, is_aggregated=is_aggregated)
                 if not is_aggregated:
                     return Response(200, found)
@@ -162,6 +165,10 @@ class Cluster:
 
     def _act_on_object(self, target: Target) -> Steps:
         request, writer = target.request, self._writer
+        if target.subresource == "log":
+            if request.method != "GET":
+                raise _refuse_method(target)
+            return self.logs.read(target.key, writer.read(target)[1], request.query)
         if request.method == "GET":
             return Response(200, writer.read(target)[1])
         if request.method == "PUT":

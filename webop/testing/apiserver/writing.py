@@ -64,7 +64,7 @@ class Writer:
         rng: random.Random,
         admission: Admission,
     ) -> None:
-        self.owners: Owners | None = None
+        self._owners = Owners(store)
         self.collects = False
         self._store = store
         self._now = now
@@ -145,8 +145,8 @@ class Writer:
     def patch(self, target: Target) -> Steps:
         """Apply a patch; errors in it count only if the object is there."""
         content_type = get_content_type(target.request)
-        if content_type == APPLY and self.owners is not None:
-            return (yield from self._apply(target, self.owners))
+        if content_type == APPLY:
+            return (yield from self._apply(target))
         if content_type not in _PATCHES:
             raise refuse_content_type(", ".join(_PATCHES))
         check_size(target.request)
@@ -157,7 +157,7 @@ class Writer:
 
         return (yield from self._update(target, make, is_patch=True))
 
-    def _apply(self, target: Target, owners: Owners) -> Steps:
+    def _apply(self, target: Target) -> Steps:
         """Apply a configuration: create the object, or set its fields."""
         query, kind = target.request.query, target.kind
         config = parse_object(kind, target.request)
@@ -187,14 +187,14 @@ class Writer:
                 if metadata.get("resourceVersion"):
                     _check_version(target, metadata, old["metadata"])
                 is_forced = query.get("force") == "true"
-                made = owners.apply(kind, old, config, owner, is_forced=is_forced)
+                made = self._owners.apply(kind, old, config, owner, is_forced=is_forced)
                 if nulls := find_nulls(kind, made):
                     raise target.refuse_invalid(*nulls)
                 return made
 
             response = yield from self._update(target, make, is_patch=True)
         if not target.is_dry:
-            owners.take(kind, old and kind.show(old), response.body, config, owner)
+            self._owners.take(kind, old and kind.show(old), response.body, config, owner)
         return response
 
     def delete(self, target: Target, options: Json, *, is_one_of_many: bool = False) -> Steps:
@@ -309,11 +309,11 @@ class Writer:
         if body is not None and len(body) > _STORE_LIMIT:
             raise Refusal(500, "", "etcdserver: request is too large")
         if not target.is_dry:
-            if self.owners is not None and get_content_type(target.request) != APPLY:
+            if get_content_type(target.request) != APPLY:
                 before = target.table.objects.get(target.key)
                 old = before and target.kind.show(before)
                 manager = target.request.query.get("fieldManager", "unknown")
-                self.owners.note(target.kind, old, new, manager)
+                self._owners.note(target.kind, old, new, manager)
             self._store.commit(target.table, target.key, stored, target.request)
 
     def _complete_new(self, kind: Kind, metadata: Json) -> str:

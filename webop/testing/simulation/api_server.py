@@ -61,7 +61,6 @@ class ReviewedServer(Cluster):
             world.read_clock,
             random.Random(world.seed),
             kinds=list_kinds(),
-            applies=True,
             collects=True,
             admission=Webhooks(self._rng),
             converter=self._convert,

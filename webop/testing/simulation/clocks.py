@@ -8,7 +8,6 @@ the loop, under the names that they have for it.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import math
 import random
@@ -23,6 +22,7 @@ from typing import Any, NoReturn
 from unittest import mock
 
 from webop.admission.configurations import management
+from webop.aio.concurrency import find_running_loop
 from webop.calls import progress
 from webop.calls import threads as call_threads
 from webop.errors import ConfigurationError
@@ -134,7 +134,7 @@ class Clocks:
     def is_inside(self) -> bool:
         """Whether the caller lives in the time of the loop."""
         worker = find_worker()
-        loop = asyncio._get_running_loop() if worker is None else worker.pool.loop
+        loop = find_running_loop() if worker is None else worker.pool.loop
         return loop is self._loop
 
     def read(self) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 import contextvars
 import dataclasses
@@ -18,6 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from webop.aio.concurrency import find_running_loop
 from webop.controlplane.cluster_client import read_manifest
 from webop.testing.simulation.simulated_cluster import SimulatedCluster
 from webop.testing.simulation.sources import Source, Sources
@@ -133,7 +133,7 @@ def simulated(
 def _run_outside_of_loops(call: Callable[[], None]) -> None:
     """Call a function here, or in a thread if an event loop runs here."""
     __tracebackhide__ = True
-    if asyncio._get_running_loop() is None:
+    if find_running_loop() is None:
         call()
         return
     with concurrent.futures.ThreadPoolExecutor(1) as pool:

@@ -17,6 +17,8 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, NoReturn
 
+from webop.aio.concurrency import find_running_loop
+
 _MAX_STEPS = 200_000  # of the loop without a rest: it runs in circles
 _STEP = 1e-6  # seconds for each: clocks go on, also between two looks in one step
 _COLLECTION = 20_000  # steps between collections of garbage: they happen at the same steps
@@ -180,7 +182,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
         """Be the running loop of this thread, for :meth:`run_once` and :meth:`run_until`."""
-        former = asyncio._get_running_loop()
+        former = find_running_loop()
         asyncio._set_running_loop(self)  # as run_forever() does it
         try:
             yield
@@ -204,7 +206,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         if self.interruption is not None:
             raise self.interruption
         ready, timers = self._ready, self._timers
-        while timers and timers[0][2]._cancelled:
+        while timers and timers[0][2].cancelled():
             heapq.heappop(timers)
         now = self._now
         if not ready and not self._stopping:
@@ -226,7 +228,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             raise LivelockError(message)
         for _ in range(len(ready)):
             handle: Any = ready.popleft()
-            if handle._cancelled:
+            if handle.cancelled():
                 continue
             process = handle._context.get(current_process)
             if process is not None and process.is_paused:

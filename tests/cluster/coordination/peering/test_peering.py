@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import re
+import signal
 from typing import Any
 
 import pytest
 
 import webop
-from tests.kit.operators import Objects, RunOperator, build_settings, do_nothing
+from tests.kit.operators import Objects, RunOperator, build_settings
 from tests.kit.peering_objects import PeeringObject, Seen, build_record
+from tests.kit.processes import Workshop
 from tests.kit.waiting import eventually
-from webop.client.auth.vault import ConnectionInfo, Vault
-from webop.coordination.shard_map import ShardMap
 from webop.errors import APINotFoundError
-from webop.handlers.stopping import AsyncDaemonStopped
-from webop.reactor.observer import Scope
-from webop.runtime.operator import Operator, OperatorOptions
 
 
 @pytest.mark.feature("PEE-01", "PEE-13", "PEE-15", "PEE-16", "CFG-06", "CFG-10", "CFG-11", "D-21")
@@ -145,7 +144,7 @@ async def test_the_record_stays_until_the_work_has_ended(
     records: list[Any] = []
 
     @webop.daemon("widgets")
-    async def daemon(stopped: AsyncDaemonStopped, **_: Any) -> None:
+    async def daemon(stopped: webop.DaemonStopped, **_: Any) -> None:
         await stopped.wait()
         await ended.wait()
         records.append(await shared.read())
@@ -164,29 +163,33 @@ async def test_the_record_stays_until_the_work_has_ended(
     assert await shared.read() == {}
 
 
+HANDLERS = """
+import webop
+
+@webop.on.startup()
+def configure(settings, **_):
+    settings.posting.enabled = False
+    settings.admission.server = webop.WebhookServer()
+
+@webop.on.validate('widgets')
+@webop.on.create('widgets', labels={'x': 'y'})
+def check(**_):
+    pass
+"""
+
+
 @pytest.mark.feature("PEE-15")
 async def test_at_sigterm_others_take_over_at_once_while_webhooks_are_served_on(
-    info: ConnectionInfo, shared: PeeringObject, objects: Objects
+    connected: Workshop, shared: PeeringObject
 ) -> None:
-    webop.on.validate("widgets", id="validated")(do_nothing)
     await shared.create()
-    operator = Operator(
-        OperatorOptions(
-            settings=build_settings(admission={"shutdown_delay": 60}),
-            vault=Vault({"test": info}),
-            scope=Scope(clusterwide=False, patterns=(objects.namespace,)),
-            identity="me",
-            is_hosted=True,
-        )
-    )
-    running = asyncio.create_task(operator.run())
-    await shared.wait(lambda records: "me" in records)
-    retiring = asyncio.create_task(operator.retire())
-    await shared.wait(lambda records: not records)
-    assert not retiring.done()
-    for task in (retiring, running):
-        task.cancel()
-    await asyncio.wait({retiring, running})
+    delay = {"WEBOP_ADMISSION__SHUTDOWN_DELAY": "60"}
+    file = connected.write(HANDLERS)
+    async with connected.start("-n", str(shared.namespace), file, **delay) as command:
+        await shared.wait(bool, "a record")
+        command.process.send_signal(signal.SIGTERM)
+        await shared.wait(lambda records: not records, "no record")
+        assert command.process.returncode is None
 
 
 @pytest.mark.feature("PEE-12", "PEE-13")
@@ -236,8 +239,8 @@ async def read_holder(objects: Objects) -> str:
     try:
         lease = await objects.client.request("GET", path)
     except APINotFoundError:
-        owners = ShardMap.parse(await objects.client.request("GET", f"{path}-shards"))
-        (first,) = (term for term, shards in owners.owners.items() if 0 in shards)
-        return first.holder
-    holder: str = lease["spec"]["holderIdentity"]
-    return holder
+        lease = await objects.client.request("GET", f"{path}-shards")
+        owners = json.loads(lease["metadata"]["annotations"]["webop.dev/shards"])
+        (owner,) = (one["holder"] for one in owners if re.match(r"0\b", one["shards"]))
+        return str(owner)
+    return str(lease["spec"]["holderIdentity"])

@@ -41,23 +41,14 @@ def test_handlers_that_cannot_be_called_are_told_without_a_traceback(
     assert result.exit_code == 1
 
 
-@pytest.mark.parametrize(
-    ("error", "text"),
-    [
-        ("webop.TemporaryError('No database yet.', delay=30)", "No database yet."),
-        ("ValueError('No such variable.')", "No such variable."),
-        ("client.list('pods')", "Startup handlers have no client here."),
-    ],
-)
 def test_the_last_error_of_a_startup_handler_that_is_tried_again_is_reported(
-    tmp_path: Path, error: str, text: str
+    tmp_path: Path,
 ) -> None:
     path = tmp_path / "handlers.py"
-    path.write_text(f"import webop\n@webop.on.startup()\ndef start(client, **_): raise {error}\n")
-    env = {"KUBECONFIG": write_config(tmp_path)}
-    result = invoke("doctor", "--startup-timeout=0.3", str(path), env=env)
-    assert "did not end within 0.3 s; the last error: " in result.output
-    assert text in result.stdout
+    path.write_text("import webop\n@webop.on.startup()\ndef f(client, **_): client.list('pods')\n")
+    result = invoke("doctor", str(path), env={"KUBECONFIG": write_config(tmp_path)})
+    assert "did not end within 10 s; the last error: " in result.output
+    assert "Startup handlers have no client here." in result.stdout
     wait_until(  # it is not called again by anybody
         lambda: not any(t.name.startswith("webop-startup") for t in threading.enumerate())
     )

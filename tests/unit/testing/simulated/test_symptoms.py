@@ -16,7 +16,6 @@ from time import sleep as sleep_by_its_name
 from typing import Any
 from unittest import mock
 
-import httpx
 import pytest
 
 import webop
@@ -108,72 +107,23 @@ def run_pytest(folder: Path, text: str) -> str:
 # 1. Green although nothing was tested.
 
 
-@pytest.mark.parametrize(
-    ("method", "plural"),
-    [
-        ("PATCH", "configmap"),
-        ("PATCH", "things.simulated.webop.dev"),  # as cluster.list() and finish() take it
-        ("PATCH", Thing),  # as cluster.get() takes it
-        ("update", "configmaps"),  # a verb of RBAC
-    ],
-)
-def test_an_ordered_failure_that_concerns_no_request_is_silently_none(
-    method: str, plural: Any
-) -> None:
-    def test(cluster: SimulatedCluster) -> list[str]:
-        cluster.fail(method, plural, status=500, times=2)
-        create_and_settle(cluster)
-        return [str(cluster.now)]
-
-    calm = run(
-        write_config, test=lambda cluster: [create_and_settle(cluster), str(cluster.now)][1:]
-    )
-    try:
-        disturbed = run(write_config, test=test)
-    except (TypeError, ValueError, AssertionError):
-        return  # it says so
-    assert disturbed != calm, "no request has failed"
-
-
-def test_play_with_a_kind_that_does_not_exist_is_silently_nothing() -> None:
-    with pytest.raises((ValueError, AssertionError, webop.APIError)):
-        run(write_config, test=lambda cluster: cluster.play("jobz"))
-
-
-@pytest.mark.parametrize("options", [{"seeds": 0}, {"seeds": -1}, {"replicas": 0}])
-def test_no_seeds_or_no_replicas_are_green(options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=next(iter(options))):
-        simulated(write_config, **options)(lambda cluster: None)()
-
-
-def test_handlers_of_an_installed_package_are_gone_after_a_restart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("link", ["", "link"])
+def test_handlers_of_a_project_that_is_installed_or_behind_a_link_are_gone_after_a_restart(
+    link: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "site-packages"  # as with tox or nox, which install the project
-    write_package(folder, "sceptic_installed", handlers=HANDLERS)
-    monkeypatch.syspath_prepend(str(folder))
+    name = f"sceptic_installed{link}"
+    write_package(folder, name, handlers=HANDLERS)
+    if link:
+        (tmp_path / link).symlink_to(folder)
+    monkeypatch.syspath_prepend(str(tmp_path / link if link else folder))
 
     def test(cluster: SimulatedCluster) -> list[dict[str, Any]]:
         first = create_and_settle(cluster)
         cluster.restart()
         return [first, create_and_settle(cluster, "two")]
 
-    assert run("sceptic_installed.handlers", test=test) == [{"done": True}] * 2
-
-
-def test_handlers_of_a_project_behind_a_link_are_gone_after_a_restart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_package(tmp_path / "real", "sceptic_linked", handlers=HANDLERS)
-    (tmp_path / "link").symlink_to(tmp_path / "real")
-    monkeypatch.syspath_prepend(str(tmp_path / "link"))
-
-    def test(cluster: SimulatedCluster) -> list[dict[str, Any]]:
-        first = create_and_settle(cluster)
-        cluster.restart()
-        return [first, create_and_settle(cluster, "two")]
-
-    assert run("sceptic_linked.handlers", test=test) == [{"done": True}] * 2
+    assert run(f"{name}.handlers", test=test) == [{"done": True}] * 2
 
 
 # 2. What the test replaces is not replaced.
@@ -258,22 +208,6 @@ def test_settle_does_not_wait_for_a_leader(*, is_started_again: bool) -> None:
         return create_and_settle(cluster)
 
     assert run(write_config, test=test, replicas=2) == {"done": True}
-
-
-def test_settle_does_not_wait_for_a_controller_that_the_test_plays() -> None:
-    def build() -> None:
-        @webop.reconcile(Thing, owns=["jobs.batch"], reads=["jobs.batch"])
-        async def build(name: str, children: webop.Children, patch: webop.Patch, **_: Any) -> None:
-            pod = {"restartPolicy": "Never", "containers": [{"name": "main", "image": "x"}]}
-            head = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}}
-            job = await children.apply({**head, "spec": {"template": {"spec": pod}}})
-            patch.status["succeeded"] = job.object.get("status", {}).get("succeeded", 0)
-
-    def test(cluster: SimulatedCluster) -> dict[str, Any]:
-        cluster.play("jobs", after=30)
-        return create_and_settle(cluster)
-
-    assert run(build, test=test) == {"succeeded": 1}
 
 
 # 4. Red although the operator is right.
@@ -390,15 +324,6 @@ def test_the_last_steps_do_not_show_what_has_failed() -> None:
     (note,) = found.value.__notes__
     assert "503" in note
     assert "lost" in note
-
-
-def test_a_connection_by_a_library_is_not_told_with_the_line_of_the_handler() -> None:
-    async def work(**_: Any) -> None:
-        async with httpx.AsyncClient() as client:
-            await client.get("http://backups.example.com/")
-
-    with pytest.raises(SimulationError, match=r"work\(\) connects to backups\.example\.com"):
-        run(declare_async(work))
 
 
 def test_an_ordered_status_that_is_not_listed_is_a_key_error_in_the_handler() -> None:

@@ -1,0 +1,240 @@
+"""``webop check-kopf``: what it says about files of operators for Kopf, line by line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.kit.cli_runner import invoke
+
+PLAIN = "import kopf\n"
+LAST = (
+    "Files that import kopf: 1. Write 'import webop as kopf' there, "
+    "or run them unchanged: webop run --aliased"
+)
+REPLACE = "must change: Replace the command 'kopf' by 'webop'; the options are the same."
+QUIET = "settings.posting.loggers = False\n"
+
+
+def check(folder: Path, code: str = PLAIN, **files: str) -> tuple[int, list[str]]:
+    """Write files, with dots for underscores; return the exit code and the lines without paths."""
+    (folder / "handlers.py").write_text(code)
+    for name, text in files.items():
+        (folder / name.replace("_", ".")).write_text(text)
+    result = invoke("check-kopf", str(folder))
+    assert isinstance(result.exception, SystemExit | None), result.exception
+    return result.exit_code, result.output.replace(f"{folder}/", "").splitlines()
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (
+            "from kopf._cogs.structs.bodies import Body, RawEvent",
+            [
+                "kopf._cogs.structs.bodies.Body is private to Kopf. Use webop.Body.",
+                "kopf._cogs.structs.bodies.RawEvent is private to Kopf. Use webop.RawEvent.",
+            ],
+        ),
+        (
+            "import kopf.structs.patches as p",
+            ["kopf.structs.patches is private to Kopf, and webop has no equivalent."],
+        ),
+        (
+            "from kopf._core.reactor.running import spawn_tasks",
+            ["kopf._core.reactor.running.spawn_tasks is private to Kopf. Use webop.spawn_tasks."],
+        ),
+        (
+            "import kopf\nx: kopf._core.intents.causes.X",
+            ["kopf._core.intents.causes.X is private to Kopf, and webop has no equivalent."],
+        ),
+        ("import kopf as k\nk.Metta", ["webop has no Metta. Did you mean webop.Meta?"]),
+        ("from kopf import on\nimport kopf\nkopf.on.creation", ["webop has no on.creation."]),
+        (
+            "import kopf, pkg_resources\npkg_resources.get_distribution('kopf').version",
+            ["get_distribution('kopf') fails if Kopf is not installed. Use webop.__version__."],
+        ),
+        (
+            "import kopf\nfrom importlib.metadata import version\nversion('kopf')",
+            ["version('kopf') fails if Kopf is not installed. Use webop.__version__."],
+        ),
+        (
+            "import kopf\nsettings.batching.error_delayz = 1",
+            ["webop has no settings.batching.error_delayz; setting it raises an error."],
+        ),
+        ("import kopf\nsettings.bathing.x = 1", ["webop has no group of settings 'bathing'."]),
+    ],
+)
+def test_what_must_change_is_said_with_its_line_and_the_public_name(
+    tmp_path: Path, code: str, said: list[str]
+) -> None:
+    exit_code, lines = check(tmp_path, f"{code}\n{QUIET}")
+    number = len(code.splitlines())
+    assert lines[:-2] == [f"handlers.py:{number}: must change: {text}" for text in said]
+    assert lines[-2] == f"{len(said)} of these must change."
+    assert exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (
+            "@kopf.on.create('pods', timeout=5)\nasync def fn(**_): ...",
+            "timeout= also ends a running async handler; Kopf checks it between attempts only.",
+        ),
+        (
+            "@kopf.timer('pods', interval=1)\ndef fn(**_):\n    raise kopf.PermanentError('no')",
+            "PermanentError ends a timer for its object; in Kopf, the timer continues.",
+        ),
+        (
+            "@kopf.on.create('pods', field='spec.x')\ndef fn(**_): ...",
+            "field= and value= of creation handlers check the current state; Kopf, also the old.",
+        ),
+        (
+            "@kopf.on.validate('pods', subresource='*')\ndef fn(**_): ...",
+            'subresource="*" includes the object itself; in Kopf, only its subresources.',
+        ),
+        (
+            "settings.admission.server = kopf.WebhookServer(addr='0.0.0.0')",
+            "Without port=, WebhookServer uses port 9443; Kopf's, a random port.",
+        ),
+        ("settings.batching.batch_window = 1", "settings.batching.batch_window has no effect."),
+        (
+            "settings.persistence.consistency_timeout = 1",
+            "settings.persistence.consistency_timeout has no effect.",
+        ),
+    ],
+)
+def test_what_works_in_another_way_is_said_and_stands_in_nobodys_way(
+    tmp_path: Path, code: str, said: str
+) -> None:
+    exit_code, lines = check(tmp_path, f"{QUIET}import kopf\n{code}\n")
+    assert lines[0] == f"handlers.py:3: differs: {said}"
+    assert lines[1] == "Nothing must change."
+    assert exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "@kopf.on.create('pods', timeout=5)\ndef fn(**_): ...",
+        "@kopf.on.update('pods', field='spec.x')\ndef fn(**_): ...",
+        "from kopf.testing import KopfRunner\nkopf.cli.main",
+        "kopf.Reason.CREATE\nkopf.lifecycles.asap",
+        "other.settings\nsettings.peering.name = 'x'\nsettings.execution.max_workers = 5",
+        "kopf.WebhookServer(port=9443)\n[1][0].real",
+    ],
+)
+def test_nothing_is_said_of_what_is_the_same(tmp_path: Path, code: str) -> None:
+    exit_code, lines = check(tmp_path, f"{QUIET}import kopf\n{code}\n")
+    assert lines[:-1] == ["Nothing must change."]
+    assert exit_code == 0
+
+
+def test_events_are_named_where_the_loggers_are_not_set(tmp_path: Path) -> None:
+    exit_code, lines = check(tmp_path)
+    assert "Set settings.posting.loggers = False to disable it." in lines[0]
+    assert exit_code == 0
+
+
+def test_images_and_commands_are_read_as_well(tmp_path: Path) -> None:
+    image = "FROM python:3.9-slim\nENV KOPF_RUN_NAMESPACE=x\nCMD kopf run -A handlers.py\n"
+    image += (
+        "RUN apt install git && pip install -U httpx 'kopf[full]==1.37'\nRUN helm install kopf\n"
+    )
+    exit_code, lines = check(
+        tmp_path, PLAIN + QUIET, Dockerfile=image, requirements_txt="kopf==1.37\n"
+    )
+    assert lines == [
+        "Dockerfile:1: must change: webop needs Python 3.11 or newer.",
+        "Dockerfile:2: must change: Rename KOPF_RUN_NAMESPACE to WEBOP_RUN_NAMESPACES.",
+        f"Dockerfile:3: {REPLACE}",
+        "Dockerfile:4: differs: Require webop instead of kopf.",
+        "requirements.txt:1: differs: Require webop instead of kopf.",
+        "3 of these must change.",
+        LAST,
+    ]
+    assert exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("Dockerfile", 'CMD ["kopf", "run", "-A", "handlers.py"]'),
+        ("Dockerfile", 'CMD ["kopf","run"]'),
+        ("Dockerfile", 'ENTRYPOINT ["kopf"]'),
+        ("Dockerfile", 'ENTRYPOINT ["/usr/local/bin/kopf"]\nCMD ["run"]'),
+        ("Dockerfile", 'CMD ["python", "-m", "kopf", "run"]'),
+        ("Dockerfile", "CMD kopf \\\n  run -A"),
+        ("Dockerfile", "ENTRYPOINT python -m kopf"),
+        ("x.yaml", 'command: ["kopf", "run"]'),
+        ("x.yaml", "command: [kopf, run]"),
+        ("x.yaml", "command:\n- kopf\nargs:\n- run"),
+        ("x.yaml", "command:\n  - tini\n  - kopf  # yes\n  - run"),
+        ("x.yaml", "args:\n  - 'kopf'\n  - 'run'"),
+        ("x.yaml", "command: kopf\nargs: [run]"),
+        ("x.yaml", "command: [python, -m, kopf]"),
+        ("x.yaml", "- entrypoint: kopf run -A"),
+        ("x.sh", "exec kopf freeze"),
+    ],
+)
+def test_the_command_kopf_must_be_replaced_in_a_shell_and_in_lists_of_all_forms(
+    tmp_path: Path, file: str, text: str
+) -> None:
+    (tmp_path / file).write_text(f"\n{text}\n")
+    exit_code, lines = check(tmp_path, PLAIN + QUIET)
+    number = 2 + text[: text.index("kopf")].count("\n")
+    assert lines == [f"{file}:{number}: {REPLACE}", "1 of these must change.", LAST]
+    assert exit_code == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "app: kopf\nrun: web",
+        "- name: kopf\n  image: example.com/kopf",
+        "command: [kopf-tool, run]",
+        "# command: kopf",
+        "topics: [kopf]",
+        "- kopf-example run",
+    ],
+)
+def test_other_things_named_kopf_are_not_commands(tmp_path: Path, text: str) -> None:
+    exit_code, lines = check(tmp_path, PLAIN + QUIET, x_yaml=text)
+    assert (exit_code, lines) == (0, ["Nothing must change.", LAST])
+
+
+def test_a_folder_without_an_operator_is_not_said_to_fit(tmp_path: Path) -> None:
+    exit_code, lines = check(tmp_path, "import sys\n")
+    assert lines == ["Error: No file imports kopf. Name the folder with the code of the operator."]
+    assert exit_code == 1
+
+
+def test_a_file_that_is_no_python_is_named(tmp_path: Path) -> None:
+    exit_code, lines = check(tmp_path, "import kopf\ndef\n")
+    assert lines[0].startswith(
+        "handlers.py:2: must change: Cannot parse this file as Python: invalid"
+    )
+    assert exit_code == 1
+
+
+@pytest.mark.parametrize(
+    "code", ["print 'x'\n", "\0", "{{ cookiecutter.x }}=\n", f"x = {'1 + ' * 9999}1\n"]
+)
+def test_a_file_of_another_purpose_that_is_no_python_does_not_end_the_reading(
+    tmp_path: Path, code: str
+) -> None:
+    exit_code, lines = check(tmp_path, PLAIN + QUIET, another_py=code)
+    assert lines[0].startswith("another.py:1: differs: Cannot parse this file as Python: ")
+    assert lines[-2:] == ["Nothing must change.", LAST]
+    assert exit_code == 0
+
+
+def test_environments_and_hidden_folders_are_not_read(tmp_path: Path) -> None:
+    for folder in ("env", ".git", "node_modules"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "x.py").write_text("from kopf._cogs import x\n")
+    (tmp_path / "env" / "pyvenv.cfg").touch()
+    exit_code, _ = check(tmp_path)
+    assert exit_code == 0

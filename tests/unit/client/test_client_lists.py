@@ -1,0 +1,149 @@
+"""Lists of the client: awaited as a whole, or read page by page."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import tracemalloc
+import warnings
+from typing import Any
+
+import httpx
+import pytest
+
+import webop
+from tests.kit.faulty_cluster import RESOURCE
+from tests.kit.httpx_client import answer_json, connect
+from tests.kit.waiting import eventually
+from webop.client.objects import AsyncClient
+
+PAGE = 500
+
+
+class Library:
+    """A server with so many objects, and what it was asked for.
+
+    Attributes:
+        expired: the answer instead of the next page but the first one.
+        is_hanging: whether it answers nothing.
+    """
+
+    def __init__(self, count: int, size: int = 1) -> None:
+        self.count, self.size = count, size
+        self.requests: list[httpx.URL] = []
+        self.expired: dict[str, Any] | None = None
+        self.is_hanging = False
+
+    async def handle(self, request: httpx.Request) -> httpx.Response:
+        self.requests.append(request.url)
+        if self.is_hanging:
+            await asyncio.Event().wait()
+        query = request.url.params
+        begin = int(query.get("continue", 0))
+        if begin and self.expired is not None:
+            status, self.expired = self.expired, None
+            return answer_json({"kind": "Status", "code": 410, **status}, 410)()
+        end = min(begin + int(query["limit"]), self.count)
+        items = [
+            {"metadata": {"name": f"{number}", "uid": f"u{number}"}, "spec": ["x"] * self.size}
+            for number in range(begin, end)
+        ]
+        metadata = {"resourceVersion": "9"} | ({"continue": str(end)} if end < self.count else {})
+        kind = {"kind": "KopfExampleList", "apiVersion": RESOURCE.api_version}
+        return answer_json({**kind, "metadata": metadata, "items": items})()
+
+    def connect(self) -> AsyncClient:
+        return AsyncClient(connect(self.handle))
+
+
+def get_names(found: list[dict[str, Any]]) -> list[str]:
+    return [one["metadata"]["name"] for one in found]
+
+
+async def test_a_list_is_awaited_or_read_in_the_same_order() -> None:
+    library = Library(2 * PAGE + 1)
+    client = library.connect()
+    names = [str(number) for number in range(library.count)]
+    assert get_names(await client.list(RESOURCE)) == names
+    assert get_names([one async for one in client.list(RESOURCE)]) == names
+    assert len(library.requests) == 6
+
+
+async def test_pages_are_read_when_their_objects_are_wanted() -> None:
+    library = Library(3 * PAGE)
+    count = 0
+    async for _ in library.connect().list(RESOURCE, labels={"app": "web"}):
+        count += 1
+        if count == PAGE:
+            assert len(library.requests) == 1
+        if count > PAGE:
+            break
+    assert [url.params.get("continue") for url in library.requests] == [None, "500"]
+    assert {url.params["labelSelector"] for url in library.requests} == {"app=web"}
+
+
+async def test_a_list_that_is_read_has_one_page_in_memory() -> None:
+    library = Library(6 * PAGE, size=100)
+    client = library.connect()
+
+    async def measure(*, is_awaited: bool) -> int:
+        gc.collect()
+        tracemalloc.reset_peak()
+        before, _ = tracemalloc.get_traced_memory()
+        if is_awaited:
+            await client.list(RESOURCE)
+        else:
+            async for _ in client.list(RESOURCE):
+                pass
+        return tracemalloc.get_traced_memory()[1] - before
+
+    tracemalloc.start()
+    try:
+        assert await measure(is_awaited=False) < await measure(is_awaited=True) / 2
+    finally:
+        tracemalloc.stop()
+
+
+async def test_lists_can_be_tasks() -> None:
+    library = Library(3)
+    client = library.connect()
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(client.list(RESOURCE)) for _ in range(2)]
+    assert [len(task.result()) for task in tasks] == [3, 3]
+    gathered = await asyncio.gather(client.list(RESOURCE), client.list(RESOURCE))
+    assert [len(found) for found in gathered] == [3, 3]
+    library.is_hanging = True
+    hanging = asyncio.create_task(client.list(RESOURCE))
+    await eventually(lambda: len(library.requests) == 5)
+    hanging.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await hanging
+
+
+async def test_a_list_that_is_not_used_is_warned_of_and_one_that_is_read_is_not() -> None:
+    client = Library(1).connect()
+    with pytest.warns(RuntimeWarning, match="never awaited"):
+        client.list(RESOURCE)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        async for _ in client.list(RESOURCE):
+            pass
+        gc.collect()
+
+
+@pytest.mark.parametrize("is_awaited", [True, False])
+async def test_after_pages_that_have_expired_the_rest_of_a_list_is_of_a_later_moment(
+    is_awaited: bool,
+) -> None:
+    library = Library(2 * PAGE)
+    library.expired = {"metadata": {"continue": "510"}}  # ten objects are gone meanwhile
+    listing = library.connect().list(RESOURCE)
+    names = get_names(await listing if is_awaited else [one async for one in listing])
+    assert names == [str(number) for number in (*range(PAGE), *range(510, 2 * PAGE))]
+
+
+async def test_expired_pages_of_a_server_that_cannot_continue_are_an_error() -> None:
+    library = Library(2 * PAGE)
+    library.expired = {"message": "too old"}
+    with pytest.raises(webop.APIStatusError, match="HTTP 410: too old"):
+        await library.connect().list(RESOURCE)
