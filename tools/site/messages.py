@@ -49,9 +49,9 @@ Handler 'publish' failed: KeyError: 'title'. Retry 1 in 60 s.
 
 `<name>` is a value, and `<handler>` reads `Handler 'provision'`, `Timer 'check'` and the like; `…`
 is text that differs. Log lines about an object begin with its kind, namespace and name. Those about
-a change of an object, of `INFO` and above, are also [Events](../howto/events.md) of the object. The module says
-where a message comes from. It is also the [logger](../howto/logging.md#loggers), except for lines about
-objects. The texts of your handlers' exceptions are yours.
+a change of an object, of `INFO` and above, are also [Events](../howto/events.md) of the object. The
+module says where a message comes from. It is also the [logger](../howto/logging.md#loggers), except
+for lines about objects. The texts of your handlers' exceptions are yours.
 """
 _LEVELS = {
     "critical": "ERROR",

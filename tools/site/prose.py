@@ -70,7 +70,9 @@ _SKIPPED = re.compile(
     r"|^<!-- prose: ok -->\n(?:[^\n]+\n)*|^ *>[^\n]*$",
     re.MULTILINE | re.DOTALL,
 )
-_PASSAGE = re.compile(r"(?:^(?! *$)(?! *\|).*\n?)(?:^(?! *(?:[-*+] |\d+\. |#|\||!!!)| *$).*\n?)*", re.MULTILINE)
+_PASSAGE = re.compile(
+    r"(?:^(?! *$)(?! *\|).*\n?)(?:^(?! *(?:[-*+] |\d+\. |#|\||!!!)| *$).*\n?)*", re.MULTILINE
+)
 _CELL = re.compile(r"^ *\|(.*)\|$", re.MULTILINE)
 
 

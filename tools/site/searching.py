@@ -24,7 +24,8 @@ WANTED = 0.96  # of the questions
 # The worker gets messages of the page: 0 is the index, 2 a query. Its answers are 1 and 3.
 _HARNESS = """
 const fs = require("fs");
-const [worker, rewriting, index, questions] = process.argv.slice(2).map(f => fs.readFileSync(f, "utf8"));
+const files = process.argv.slice(2).map(file => fs.readFileSync(file, "utf8"));
+const [worker, rewriting, index, questions] = files;
 let receive;
 globalThis.self = globalThis;
 globalThis.addEventListener = (_, listener) => { receive = listener; };

@@ -89,7 +89,8 @@ class CEL(_Marker):
     """A rule that the API server checks: in an annotation of a field, or as a class decorator.
 
     Transition rules, with ``oldSelf``, are checked in updates only. API servers refuse rules that
-    cost too much: give strings, lists and maps a maximal length; see docs/howto/rules.md#cel-in-the-schema.
+    cost too much: give strings, lists and maps a maximal length; see
+    docs/howto/rules.md#cel-in-the-schema.
 
     Args:
         rule: the expression, in which ``self`` is the field or the object.
