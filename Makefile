@@ -81,14 +81,14 @@ wild: $(VENV)/.installed ## Run public Kopf operators under Kopf and webop, and 
 rollout: $(VENV)/.installed ## Replace replicas and rotate certificates under load; count failures.
 	@$(BIN)/python -m tools.soak.rollout $(ARGS)
 
-conversions: $(VENV)/.installed ## Convert objects while replicas are replaced; migrate 5 000 objects, interrupted twice.
-	@$(BIN)/python -m tools.soak.versions $(ARGS)
+conversions: $(VENV)/.installed ## Convert objects while replicas are replaced; count failures.
+	@$(BIN)/python -m tools.soak.rollout --ways converting $(ARGS)
 
 leadership: $(VENV)/.installed ## Stop, kill, freeze and disconnect leaders; check that one replica acts.
-	@$(BIN)/python -m tools.soak.leadership $(ARGS)
+	@$(BIN)/python -m tools.soak.handover lease $(ARGS)
 
 shards: $(VENV)/.installed ## Disturb replicas that share the work by shards; check that one acts on each object.
-	@$(BIN)/python -m tools.soak.shards $(ARGS)
+	@$(BIN)/python -m tools.soak.handover shards $(ARGS)
 
 simulate: $(VENV)/.installed ## Simulate random histories for a minute; SEED=N replays one.
 	@$(BIN)/python -m tools.simulation $(if $(SEED),--seed $(SEED)) $(ARGS)

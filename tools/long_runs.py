@@ -12,20 +12,23 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from webop.testing import LocalCluster
 
+T = TypeVar("T")
 Say = Callable[[str], object]
 
 _ROOT = Path(__file__).parents[1]
 
 
-def option(default: float, text: str) -> Any:
-    return dataclasses.field(default=default, metadata={"help": text})
+def option(default: float, text: str, *, can_be_0: bool = False) -> Any:
+    """Declare an option of a run in a dataclass."""
+    return dataclasses.field(default=default, metadata={"help": text, "can_be_0": can_be_0})
 
 
 def build_parser(name: str, description: str | None, options: type) -> argparse.ArgumentParser:
+    """Return a parser of the options that a dataclass declares, and of ``--keep FOLDER``."""
     parser = argparse.ArgumentParser(prog=f"python -m tools.soak.{name}", description=description)
     for field in dataclasses.fields(options):
         parser.add_argument(
@@ -34,25 +37,36 @@ def build_parser(name: str, description: str | None, options: type) -> argparse.
             default=field.default,
             help=f"{field.metadata['help']} (%(default)g)",
         )
+    text = "write logs and evidence to a new folder"
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help=text)
     return parser
 
 
-def add_keep(parser: argparse.ArgumentParser) -> None:
-    """Let a run have ``--keep FOLDER``."""
-    text = "write logs and evidence to a new folder"
-    parser.add_argument("--keep", type=Path, metavar="FOLDER", help=text)
+def take_options(
+    parser: argparse.ArgumentParser, options: type[T]
+) -> tuple[T, Path | None, argparse.Namespace]:
+    """Read the command line, or end with an error; create the folder of ``--keep``.
 
-
-def make_kept(parser: argparse.ArgumentParser, keep: Path | None) -> None:
-    """Create the folder of ``--keep`` before the run, or end with an error."""
-    if keep is None:
-        return
-    if keep.exists() and not (keep.is_dir() and not any(keep.iterdir())):
-        parser.error(f"--keep must be a new or an empty folder, got {keep}")
-    try:
-        keep.mkdir(parents=True, exist_ok=True)
-    except OSError as exc:
-        parser.error(f"--keep: cannot create {keep}: {exc.strerror}")
+    Returns:
+        The options that the dataclass declares, the folder, and the other options.
+    """
+    chosen = parser.parse_args()
+    fields: Any = options
+    times = options(**{f.name: getattr(chosen, f.name) for f in dataclasses.fields(fields)})
+    for field in dataclasses.fields(fields):
+        value, can_be_0 = getattr(times, field.name), field.metadata["can_be_0"]
+        if not (value > 0 or (can_be_0 and value == 0)):  # nan is neither
+            least = "at least" if can_be_0 else "above"
+            parser.error(f"--{field.name.replace('_', '-')} must be {least} 0")
+    keep = chosen.keep
+    if keep is not None:
+        if keep.exists() and not (keep.is_dir() and not any(keep.iterdir())):
+            parser.error(f"--keep must be a new or an empty folder, got {keep}")
+        try:
+            keep.mkdir(parents=True, exist_ok=True)
+        except OSError as exc:
+            parser.error(f"--keep: cannot create {keep}: {exc.strerror}")
+    return times, keep, chosen
 
 
 def read_clock() -> float:

@@ -135,7 +135,9 @@ UNUSED = {
 async def test_an_operator_without_models_and_webhooks_does_not_load_what_these_need(
     connected: Workshop, objects: Objects
 ) -> None:
-    async with connected.start("-n", objects.namespace, connected.write(PLAIN)) as command:
+    program = ("webop.__main__", "run")  # not forked from a process that has loaded everything
+    path = connected.write(PLAIN)
+    async with connected.start_module(program, "-n", objects.namespace, path) as command:
         await objects.create("one", labels={"a": "b"})
         await command.wait_for("that is all")
     assert not UNUSED & {*command.output.partition("loaded ")[2].split()}

@@ -22,6 +22,7 @@ PROGRAMS = {
         "cd",
         "curl",
         "date",
+        "deploy.sh",
         "docker",
         "eval",
         "export",

@@ -73,8 +73,6 @@ class Swap:
 SWAPS = [Swap(KOPF, signal.SIGKILL, WEBOP), Swap(WEBOP, signal.SIGTERM, KOPF)]
 """Both directions, each with one kind of stop: what is on the objects does not depend on it."""
 
-ALL_SWAPS = [*SWAPS, Swap(KOPF, signal.SIGTERM, WEBOP), Swap(WEBOP, signal.SIGKILL, KOPF)]
-
 
 @dataclass
 class Relay:

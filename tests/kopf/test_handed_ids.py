@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 
 import webop
-from tests.kit.operators import DIFFBASE, FINALIZER, Json, Kind, Objects, get_annotations
-from tests.kopf.relay import SWAPS, Relay, Swap, get_records, has_records
-from webop.client.api import Client
-from webop.objects.resources import Resource
+from tests.kit.operators import DIFFBASE, Json, get_annotations
+from tests.kopf.relay import SWAPS, Relay, Swap, get_records
 
 
 @pytest.mark.feature("SUB-17", "CON-04", "CON-07", "ERR-19", "CFG-68")
@@ -107,17 +105,9 @@ def pending(reason, **kwargs):
 
 
 STORAGES = {
-    "prefix": (
-        "kopf.AnnotationsProgressStorage(prefix='relay.example.com')",
-        "kopf.AnnotationsDiffBaseStorage(prefix='relay.example.com', key='last')",
-    ),
     "older-names": (
         "kopf.SmartProgressStorage(prefix='relay.kopf.dev', v1=True, verbose=True)",
         "kopf.AnnotationsDiffBaseStorage(prefix='relay.kopf.dev', key='l' * 60, v1=True)",
-    ),
-    "status": (
-        "kopf.StatusProgressStorage(field='status.relay')",
-        "kopf.StatusDiffBaseStorage(field='status.diff-base')",
     ),
     "multi": (
         (
@@ -188,69 +178,3 @@ def deleted(**kwargs):
 
     assert relay.list_handlers("one", turn=1) == ["finished", "pending"]
     assert relay.list_handlers("one", turn=2) == ["deleted", "pending"]
-
-
-@pytest.mark.feature("CFG-71")
-@pytest.mark.parametrize("swap", SWAPS, ids=str)
-async def test_replica_sets_of_deployments_are_told_from_these(
-    relay: Relay, client: Client, swap: Swap
-) -> None:
-    relay.write("""
-@kopf.on.create('apps', 'v1', 'deployments')
-@kopf.on.create('apps', 'v1', 'replicasets')
-def finished(**kwargs):
-    note('finished', kwargs)
-
-@kopf.on.create('apps', 'v1', 'replicasets')
-def pending(**kwargs):
-    note('pending', kwargs)
-    if TURN == 1:
-        raise kopf.TemporaryError('later', delay=0.5)
-""")
-    namespace = relay.objects.namespace
-    labels = {"app": "relay"}
-    pod = {
-        "metadata": {"labels": labels},
-        "spec": {"containers": [{"name": "main", "image": "none"}]},
-    }
-    spec = {"replicas": 0, "selector": {"matchLabels": labels}, "template": pod}
-    deployments = Resource("apps", "v1", "deployments", kind="Deployment")
-    replica_sets = Resource("apps", "v1", "replicasets", kind="ReplicaSet")
-
-    async with relay.run(swap.first) as command:
-        owner = await client.create(
-            deployments,
-            namespace,
-            {
-                "apiVersion": "apps/v1",
-                "kind": "Deployment",
-                "metadata": {"name": "dep"},
-                "spec": spec,
-            },
-        )
-        await relay.wait_for_call("dep", "finished", turn=1)
-        reference = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "dep"}
-        reference["uid"] = owner["metadata"]["uid"]
-        # The deployment controller copies annotations like this.
-        copied = {DIFFBASE: '{"spec":{}}\n', FINALIZER: "n"}
-        metadata = {"name": "rs", "ownerReferences": [reference], "annotations": copied}
-        await client.create(
-            replica_sets,
-            namespace,
-            {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": metadata, "spec": spec},
-        )
-        sets = Objects(client, Kind("apps", "replicasets", "ReplicaSet"), namespace)
-        await sets.wait(
-            "rs",
-            lambda body: has_records(
-                body, **{"finished-ofDRS": "success", "pending-ofDRS": "delayed"}
-            ),
-        )
-        await command.stop(swap.stop)
-    async with relay.run(swap.second):
-        body = await sets.wait("rs", lambda body: f"{DIFFBASE}-ofDRS" in get_annotations(body))
-        await relay.pass_fence()
-
-    assert relay.list_handlers("rs", turn=1) == ["finished", "pending"]
-    assert relay.list_handlers("rs", turn=2) == ["pending"]
-    assert set(get_annotations(body)) == {DIFFBASE, FINALIZER, f"{DIFFBASE}-ofDRS"}

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from tests.kit.operators import DIFFBASE, FINALIZER, get_annotations
-from tests.kopf.relay import ALL_SWAPS, SWAPS, Relay, Swap, get_records
+from tests.kopf.relay import SWAPS, Relay, Swap, get_records
 
 
 @pytest.mark.feature("CON-01", "CON-03", "CON-04", "ERR-19", "CFG-37", "CFG-68", "D-33")
-@pytest.mark.parametrize("swap", ALL_SWAPS, ids=str)
+@pytest.mark.parametrize("swap", SWAPS, ids=str)
 async def test_only_what_is_pending_or_interrupted_is_called_by_the_other_and_not_too_early(
     relay: Relay, swap: Swap
 ) -> None:

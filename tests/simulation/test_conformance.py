@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.kit.processes import run_module
-from tools.simulation.conformance import Conformance, builtin_schemas, conversions
+from tools.simulation.conformance import builtin_schemas, conversions
+from tools.simulation.conformance.comparison import Conformance
 from tools.simulation.conformance.definitions import tell
 from tools.simulation.conformance.sides import RealSide, SimulatedSide
 from tools.simulation.conformance.strictness import compare
@@ -25,7 +26,7 @@ _REQUESTS = int(os.environ.get("WEBOP_TEST_LIKENESS_REQUESTS", "400"))
 def test_random_requests_are_answered_by_both_servers_alike(webop_cluster: LocalCluster) -> None:
     with contextlib.closing(Conformance(webop_cluster, _SEED)) as conformance:
         differences = conformance.run(_REQUESTS)
-    assert not differences, "\n".join(str(difference) for difference in differences)
+    assert not differences, "\n".join(map(str, differences))
     assert conformance.watches > 5
     assert conformance.events > 20
 
@@ -35,7 +36,7 @@ def test_both_servers_ask_the_same_of_webhooks_and_do_what_they_say(
 ) -> None:
     with contextlib.closing(Conformance(webop_cluster, _SEED, with_hooks=True)) as conformance:
         differences = conformance.run(_REQUESTS // 3)
-    assert not differences, "\n".join(str(difference) for difference in differences)
+    assert not differences, "\n".join(map(str, differences))
     assert conformance.reviews > 40
 
 

@@ -14,7 +14,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any
 
-from tools.soak.steady_load import SteadyLoad
+from tools.soak.steady_load import run_steadily
 
 _BAD = 10  # each tenth Note is one that the webhook must deny
 _PATIENCE = 60.0  # seconds until each Note has its ConfigMap
@@ -30,10 +30,10 @@ class Tally:
     problems: list[str] = field(default_factory=list)
 
 
-class Load(SteadyLoad[Tally]):
-    def __init__(self, rate: float, attempts: int) -> None:
-        super().__init__(Tally(), rate)
-        self._attempts = attempts
+@dataclass
+class Load:
+    attempts: int
+    tally: Tally = field(default_factory=Tally)
 
     async def act(self, number: int) -> None:
         name, is_bad = f"note-{number}", number % _BAD == _BAD - 1
@@ -44,7 +44,7 @@ class Load(SteadyLoad[Tally]):
             "spec": {"text": "bad" if is_bad else name},
         }
         code, printed = await run_kubectl("create", "-f", "-", stdin=json.dumps(note))
-        for _ in range(self._attempts - 1):
+        for _ in range(self.attempts - 1):
             if "failed calling webhook" not in printed:
                 break
             self.tally.repeated += 1
@@ -70,7 +70,9 @@ async def run_kubectl(*args: str, stdin: str | None = None) -> tuple[int, str]:
 
 
 async def run(command: list[str], rate: float, attempts: int) -> int:
-    async with Load(rate, attempts).run() as tally:
+    load = Load(attempts)
+    tally = load.tally
+    async with run_steadily(load.act, rate):
         process = await asyncio.create_subprocess_exec(*command)
         if await process.wait():
             tally.problems.append(f"The command failed with {process.returncode}.")

@@ -32,11 +32,10 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
-_MAX_TASKS = 400  # of one history: some objects, some replicas
 _DENIALS = {400, 403, 405, 413, 415, 422}  # of patches, for good
 _PATIENCE = 30.0  # seconds; missing permissions (403) must not lose anything before
 _ENDING = 20.0  # seconds; for daemons that end, with their attempts
-_QUIET = 60.0  # seconds at the end of the calm in which nothing is to be written
+_QUIET = 40.0  # seconds at the end of the calm in which nothing is to be written
 
 
 @dataclass(frozen=True)
@@ -138,9 +137,6 @@ class CalmJudge:
         objects = self._world.list_objects()
         for problem in self._judge.background.list_silent_timers(objects, quiet_since):
             self._judge.complain(problem)
-        tasks = len(asyncio.all_tasks(self._world.loop))
-        if tasks > _MAX_TASKS:
-            self._judge.complain(f"growth: {tasks} tasks")
 
     def _list_unhandled(self, name: str, body: Json) -> list[str]:
         """Every handler has handled the last state of an object, or failed with it for good."""
@@ -270,7 +266,6 @@ class CalmJudge:
         # What the last process can know: not by the records of handlers that match no more.
         user = next(p for p in self._world.processes if p.identity == cycle.user)
         plans = [plan for plan in user.handlers if self._judge.wants(plan, body)]
-        plans = [plan for plan in plans if plan.timeout is None]  # others may have had no time
         ids = {plan.id for plan in plans if not plan.is_choosy}
         last_creations = {call.handler: call for call in calls if call.reason == "create"}
         known = (
@@ -427,7 +422,6 @@ class CalmJudge:
             f"missed: {name} ({uid}), by {plan.id} in {process}"
             for plan in process.handlers
             if plan.kind == "resume" and not plan.is_general
-            if plan.timeout is None
             for name, body in objects.items()
             if self._judge.wants(plan, body)
             for uid in (body["metadata"]["uid"],)

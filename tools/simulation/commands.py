@@ -16,7 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tools.simulation import mutants
+from tools.simulation import mutating
+from tools.simulation.mutating import MUTANTS
 from tools.simulation.themes import THEMES
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 KEPT = Path(__file__).parents[2] / "tests" / "simulation" / "kept"
 
 _REPORT = 5.0  # seconds between lines of progress
-_SECONDS = 60  # the duration of a run
 
 
 class _PlanError(Exception):
@@ -34,61 +34,19 @@ class _PlanError(Exception):
 
 def main() -> int:
     """Run the command line; return the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="make simulate ARGS=...",
-        description="Run random histories of operators in a simulated cluster.",
-        epilog="Exit codes: 1: a broken rule, or a mutant that was not found; 2: a mistake in the "
-        "options. See tools/simulation/README.md.",
-    )
-    add, add_what = parser.add_argument, parser.add_mutually_exclusive_group().add_argument
-    add_what("--seed", type=_parse_seed, help="replay the history of this seed and print it")
-    add_what("--plan", type=Path, metavar="FILE", help="replay the history in a file")
-    add("--logs", action="store_true", help="include the operators' logs in the replay")
-    add(
-        "--first",
-        type=_parse_seed,
-        help="the first seed (default: by the clock; with --mutants: 0)",
-    )
-    add("--count", type=_parse_number, help="number of histories (with --mutants: 2000 for each)")
-    add("--seconds", type=_parse_number, help=f"duration, without --count ({_SECONDS})")
-    add(
-        "--jobs", type=_parse_number, default=os.cpu_count(), help="number of processes (all cores)"
-    )
-    add(
-        "--mutant",
-        choices=mutants.MUTANTS,
-        metavar="MUTANT",
-        help="put a fixed bug back (tools/simulation/mutants.toml)",
-    )
-    add_what(
-        "--mutants",
-        nargs="*",
-        choices=mutants.MUTANTS,
-        metavar="MUTANT",
-        help="print how many histories find each of these fixed bugs, or all of them",
-    )
-    add_what("--kept", action="store_true", help="run the histories that are kept as tests")
-    add(
-        "--theme",
-        choices=THEMES,
-        metavar="THEME",
-        help="only histories of this theme (tools/simulation/themes.py)",
-    )
-    add("--keep-going", action="store_true", help="continue after a broken rule")
-    add("--shrink", action="store_true", help="shorten the history of --seed or --plan")
-    add("--no-shrink", action="store_true", help="do not shorten the first history that fails")
+    parser = _build_parser()
     options = parser.parse_args()
-    if mistake := _find_mistake(options):
-        parser.error(mistake)
-    options.seconds = options.seconds or _SECONDS
-    _prepare(options.mutant)
+    chosen = [options.mutant] if options.mutant else options.mutants or ()
     try:
+        for name in chosen:
+            mutating.check(name)
+        _prepare(options.mutant)
         if options.seed is not None or options.plan is not None:
-            return _replay(options, shrinks=options.shrink)
+            return _replay(options)
         if options.kept:
             return _run_kept()
         return _run_many(options) if options.mutants is None else _hunt_mutants(options)
-    except _PlanError as error:
+    except (_PlanError, ValueError) as error:
         parser.error(str(error))
     except KeyboardInterrupt:
         print("Interrupted.")
@@ -98,15 +56,37 @@ def main() -> int:
         return 130
 
 
-def _find_mistake(options: argparse.Namespace) -> str:
-    """Say what is wrong with the mutants; take that of the environment."""
-    if options.mutant is None and options.mutants is None:
-        options.mutant = os.environ.get("WEBOP_MUTANT")
-    if options.mutant and options.mutant not in mutants.MUTANTS:
-        return f"WEBOP_MUTANT: {options.mutant!r} is not in tools/simulation/mutants.toml"
-    chosen = [options.mutant] if options.mutant else options.mutants or ()
-    problems = ((name, mutants.MUTANTS[name].find_mistake()) for name in chosen)
-    return next((f"{name} in mutants.toml: {problem}" for name, problem in problems if problem), "")
+def _build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="make simulate ARGS=...",
+        description="Run random histories of operators in a simulated cluster.",
+        epilog="Exit codes: 1: a broken rule, or a mutant that was not found; 2: a mistake in the "
+        "options. See tools/simulation/README.md.",
+    )
+    add, add_what = parser.add_argument, parser.add_mutually_exclusive_group().add_argument
+    add_what("--seed", type=_parse_seed, help="replay the history of this seed and print it")
+    add_what("--plan", type=Path, metavar="FILE", help="replay the history in a file")
+    add_what("--kept", action="store_true", help="run the histories that are kept as tests")
+    name: dict[str, Any] = {"choices": MUTANTS, "metavar": "MUTANT"}
+    about = "print how many histories find each of these fixed bugs, or all of them"
+    add_what("--mutants", nargs="*", help=about, **name)
+    about = "put a fixed bug back (tools/simulation/mutants.toml)"
+    add("--mutant", default=os.environ.get(mutating.VARIABLE), help=about, **name)
+    about = "only histories of this theme (tools/simulation/themes.py)"
+    add("--theme", choices=THEMES, metavar="THEME", help=about)
+    about = "the first seed (default: by the clock; with --mutants: 0)"
+    add("--first", type=_parse_seed, help=about)
+    about = "number of histories (with --mutants: 2000 for each)"
+    add("--count", type=_parse_number, help=about)
+    about = "duration, without --count (%(default)s)"
+    add("--seconds", type=_parse_number, default=60, help=about)
+    about = "number of processes (all cores)"
+    add("--jobs", type=_parse_number, default=os.cpu_count(), help=about)
+    add("--keep-going", action="store_true", help="continue after a broken rule")
+    add("--logs", action="store_true", help="include the operators' logs in the replay")
+    add("--shrink", action="store_true", help="shorten the history of --seed or --plan")
+    add("--no-shrink", action="store_true", help="do not shorten the first history that fails")
+    return parser
 
 
 def _parse_seed(text: str) -> int:
@@ -125,7 +105,7 @@ def _prepare(mutant: str | None) -> None:
     """Put a bug back, if requested, before webop is imported."""
     logging.disable()
     if mutant:
-        mutants.apply(mutant)
+        mutating.apply(mutant)
 
 
 def _run_seed(seed: int, theme: str | None) -> tuple[int, Any]:
@@ -143,10 +123,12 @@ def _run_many(options: argparse.Namespace) -> int:
     seeds: Iterator[int] = itertools.count(first)
     if options.count is not None:
         seeds = itertools.islice(seeds, options.count)
+    else:
+        seeds = itertools.takewhile(lambda _: time.monotonic() - began < options.seconds, seeds)
     done = calls = requests = 0
     bad: list[int] = []
     next_report = began + _REPORT
-    for seed, verdict in _work(seeds, options, began):
+    for seed, verdict in _work(seeds, options):
         done, calls = done + 1, calls + verdict.calls
         requests += verdict.requests
         if verdict.violations:
@@ -167,25 +149,26 @@ def _run_many(options: argparse.Namespace) -> int:
         theme = f" --theme {options.theme}" if options.theme else ""
         _print_command("", f"--seed {bad[0]}{theme}", options)
     if bad and not options.no_shrink:
-        return _replay(argparse.Namespace(**{**vars(options), "seed": bad[0]}), shrinks=True)
+        options.seed, options.shrink = bad[0], True
+        return _replay(options)
     return 1 if bad else 0
 
 
 def _hunt_mutants(options: argparse.Namespace) -> int:
     """Print a table: for each bug that is put back, how many histories find it, and what rule."""
-    names, limit = options.mutants or [*mutants.MUTANTS], options.count or 2000
+    names, limit = options.mutants or [*MUTANTS], options.count or 2000
     first, missed = options.first or 0, []
     theme = options.theme or "any"
     print("| Mutant | What a user would see | Theme | Histories | Rule |\n|---|---|---|---|---|")
     for name in names:
         chosen = argparse.Namespace(**{**vars(options), "mutant": name})
-        seeds = itertools.islice(itertools.count(first), limit)
-        bad = ((seed, v.violations[0]) for seed, v in _work(seeds, chosen, 0) if v.violations)
+        found = _work(iter(range(first, first + limit)), chosen)
+        bad = ((seed, verdict.violations[0]) for seed, verdict in found if verdict.violations)
         seed, problem = next(bad, (None, ""))
         missed += [name] if seed is None else []
         count = f"not in {limit}" if seed is None else str(seed - first + 1)
-        story, rule = mutants.MUTANTS[name].story, problem.partition(":")[0]
-        print(f"| {name} | {story} | {theme} | {count} | {rule} |", flush=True)
+        rule = problem.partition(":")[0]
+        print(f"| {name} | {MUTANTS[name].story} | {theme} | {count} | {rule} |", flush=True)
     print(f"Found {len(names) - len(missed)} of {len(names)} bugs.")
     return 1 if missed else 0
 
@@ -202,17 +185,13 @@ def _run_kept() -> int:
     return 1 if bad else 0
 
 
-def _work(
-    seeds: Iterator[int], options: argparse.Namespace, began: float
-) -> Iterator[tuple[int, Any]]:
-    """Run histories in other processes until there are no more seeds, or the time is over."""
+def _work(seeds: Iterator[int], options: argparse.Namespace) -> Iterator[tuple[int, Any]]:
+    """Run histories in other processes until there are no more seeds."""
     context = multiprocessing.get_context("spawn")
     with cf.ProcessPoolExecutor(options.jobs, context, _prepare, (options.mutant,)) as pool:
         running: set[cf.Future[tuple[int, Any]]] = set()
         try:
             while True:
-                if options.count is None and began and time.monotonic() - began > options.seconds:
-                    seeds = iter(())
                 new = itertools.islice(seeds, 4 * options.jobs - len(running))
                 running |= {pool.submit(_run_seed, seed, options.theme) for seed in new}
                 if not running:
@@ -223,7 +202,7 @@ def _work(
             pool.shutdown(cancel_futures=True)
 
 
-def _replay(options: argparse.Namespace, *, shrinks: bool = False) -> int:
+def _replay(options: argparse.Namespace) -> int:
     from tools.simulation import drawing, plans  # noqa: PLC0415
     from tools.simulation.world import run  # noqa: PLC0415
 
@@ -231,17 +210,15 @@ def _replay(options: argparse.Namespace, *, shrinks: bool = False) -> int:
         plan = _read_plan(options.plan)
     else:
         plan = drawing.draw_plan(options.seed, options.theme)
-    if shrinks and run(plan).violations:
+    if options.shrink and run(plan).violations:
         plan = _shorten(plan, options)
     verdict = run(plan, has_logs=options.logs)
     print(plans.describe(plan))
     print("\n".join(line for line in verdict.story if "/leases/" not in line))
     print(f"digest {verdict.digest}, {verdict.seconds:.0f} virtual seconds")
-    print(
-        "\n".join(f"VIOLATION: {problem}" for problem in verdict.violations)
-        or "No rule was broken."
-    )
-    return 1 if verdict.violations else 0
+    problems = [f"VIOLATION: {problem}" for problem in verdict.violations]
+    print("\n".join(problems) or "No rule was broken.")
+    return 1 if problems else 0
 
 
 def _read_plan(path: Path) -> Plan:

@@ -17,7 +17,7 @@ from tools.simulation.plans import (
     Step,
 )
 from tools.simulation.replicas import LABEL, PARTS, PLURAL
-from tools.simulation.themes import BACKGROUND_KINDS, DRAWN, STATE_KINDS, THEMES, Theme
+from tools.simulation.themes import BACKGROUND_KINDS, STATE_KINDS, THEMES, Theme
 from webop.testing.simulation.network import Fault
 
 _STACKED = ("create", "update", "resume")
@@ -26,7 +26,7 @@ _FAULTS = {"fault", "kill", "pause", "unlock", "lease deleted"}
 
 def draw_plan(seed: int, theme_name: str | None = None) -> Plan:
     rng = random.Random(seed)
-    drawn = rng.choice(("mixed", "mixed", *DRAWN))
+    drawn = rng.choice(("mixed", "mixed", *THEMES))
     name = theme_name or drawn
     theme = THEMES[name]
     mode = rng.choice(theme.modes)
@@ -35,8 +35,6 @@ def draw_plan(seed: int, theme_name: str | None = None) -> Plan:
     is_late = name == "kinds" and rng.random() < 0.4
     steps = [*_draw_user(rng, theme, length), *draw_fate(rng, theme, length, replicas)]
     steps += [Step(rng.uniform(0, 1.0), "define")] if is_late else []
-    if mode == "peering":  # which goes by the clocks of its members: they must agree
-        steps = [step for step in steps if step.kind != "skew"]
     plan = Plan(
         seed,
         mode,
@@ -53,7 +51,7 @@ def draw_plan(seed: int, theme_name: str | None = None) -> Plan:
     for add in more:
         plan = add(plan, length)
     plan = _add_reconciler(_add_late_definition(plan), length)
-    for vary in (_vary_background, _vary_limits, _vary_events, _stack):
+    for vary in (_vary_background, _vary_events, _stack):
         plan = _vary(plan, vary)
     if theme.has_selector:
         plan = _add_selector(plan)
@@ -390,23 +388,6 @@ def _vary(plan: Plan, vary: Callable[[HandlerPlan, int], Iterable[HandlerPlan]])
         for version in (plan.handlers, plan.upgraded)
     )
     return dataclasses.replace(plan, handlers=handlers, upgraded=upgraded)
-
-
-def _vary_limits(plan: HandlerPlan, seed: int) -> Iterable[HandlerPlan]:
-    """Let some handlers give up after some attempts or seconds, or with their first error."""
-    rng = random.Random(f"limits {seed} {plan.id}")
-    is_limited = random.Random(f"limits {seed}").random() < 0.35 and rng.random() < 0.7
-    if not is_limited or plan.kind not in {*STATE_KINDS, *BACKGROUND_KINDS}:
-        return (plan,)
-    what = rng.choice(("retries", "timeout", "errors"))
-    # The limits of a parent hold for its attempts with its sub-handlers; timers have none in time.
-    if what == "errors" or plan.subs or plan.is_stubborn:
-        return (dataclasses.replace(plan, errors=rng.choice(("ignored", "permanent"))),)
-    if what == "timeout" and (plan.kind in STATE_KINDS or not plan.attempts):
-        is_timer = plan.kind == "timer"
-        timeout = None if is_timer else rng.choice((0.3, 1.0, 4.0, 8.0, 20.0))
-        return (dataclasses.replace(plan, timeout=timeout),)
-    return (dataclasses.replace(plan, retries=rng.choice((1, 2, 3))),)
 
 
 def _vary_events(plan: HandlerPlan, seed: int) -> Iterable[HandlerPlan]:

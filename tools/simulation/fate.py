@@ -26,8 +26,6 @@ def draw_fate(rng: random.Random, theme: Theme, length: float, replicas: int) ->
             yield from _SERIES[kind](rng, at, seconds, replica)
         elif kind in {"kill", "stop", "pause"}:
             yield Step(at, kind, replica, seconds)
-        elif kind == "skew":
-            yield Step(at, kind, replica, rng.choice((-20.0, -3.0, 3.0, 30.0)))
         else:
             yield Step(at, kind, None, seconds if kind == "lag" else 0.0)
 

@@ -9,8 +9,6 @@ Other rules have modules of their own: leadership, background, calm, admission (
 from __future__ import annotations
 
 import asyncio
-import datetime as dt
-import itertools
 import json
 import math
 from collections import Counter, defaultdict
@@ -18,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from tools.simulation.background_rules import BackgroundJudge
 from tools.simulation.calm_rules import CalmJudge, Cycle
-from tools.simulation.freshness_rules import FreshnessJudge
 from tools.simulation.leadership_rules import LeadershipJudge
 from tools.simulation.network import HANGING
 from tools.simulation.patience import (
@@ -46,7 +43,6 @@ from tools.simulation.replicas import (
     get_essence,
 )
 from tools.simulation.themes import BACKGROUND_KINDS, STATE_KINDS
-from tools.simulation.virtual import EPOCH
 
 if TYPE_CHECKING:
     from tools.simulation.world import World
@@ -83,7 +79,6 @@ class Judge:
         self.violations: list[str] = []
         self.leadership = LeadershipJudge(world, self)
         self.background = BackgroundJudge(world, self)
-        self.freshness = FreshnessJudge(world, self)
         self.calm = CalmJudge(world, self)
         plans = (*world.plan.handlers, *world.plan.upgraded)
         self._is_counting = any(p.kind == "timer" and p.effect in COUNTING for p in plans)
@@ -92,21 +87,15 @@ class Judge:
         self._last: dict[tuple[str, str, str], Call] = {}
         self._finals: dict[str, set[str]] = defaultdict(set)  # handlers, by uid
         self.cycles: dict[str, Cycle] = {}  # the last one, by uid
-        self._records: dict[tuple[str, str], tuple[float, Json]] = {}  # by uid and handler
         self._recorded: set[tuple[str, str]] = set()  # uids and handlers that succeeded
         self._former: dict[tuple[str, str], list[Any]] = defaultdict(list)  # values, by uid and key
         self._reshaped: dict[str, list[tuple[float, str]]] = defaultdict(list)  # when, to which
         self._guarded: set[str] = set()  # deleted with our finalizer
         self.gone: set[str] = set()
         self._belated_calls: Counter[tuple[str, ...]] = Counter()  # of what is gone
-        self._renewed: dict[str, float] = {}  # when a name was given to another object
-        self._names: set[str] = set()
         self.born: dict[str, float] = {}  # when objects were created, by uid
-        self._ended: dict[tuple[str, str], float] = {}  # the last call, by process and object
-        self._handled: dict[tuple[str, str], float] = {}  # the same, for a change
         self._counts: dict[tuple[str, str, str], int] = {}  # of timers, by process and object
         self.values: dict[tuple[str, str, str], list[tuple[float, int]]] = defaultdict(list)
-        self._last_writes: set[tuple[str, str]] = set()  # before the time, by process and path
         self._told: set[tuple[str, str, str]] = set()  # of deletions: processes, by handler and uid
         self.touched: dict[str, float] = {}  # when anybody has written an object
         self._belated: dict[str, float] = {}  # when one that is gone has written it
@@ -118,106 +107,26 @@ class Judge:
             self.world.tell(f"VIOLATION: {problem}")
             self.violations.append(problem)
 
-    def judge_impatience(
-        self, identity: str, method: str, path: str, since: float, until: float, writes_more: bool
-    ) -> None:
-        """What was refused with Retry-After comes no earlier, unless there is more to write."""
-        if method in {"GET", "WATCH", "STREAM"}:
-            self._judge_reading(identity, path, since, until)
-            return
-        if "webhookconfigurations" in path and any(
-            process.identity == identity and process.is_stopping for process in self.world.processes
-        ):
-            return  # it has but some seconds to hand over, and to withdraw
-        name = path.removesuffix("/status").rpartition("/")[2]
-        is_other = self._renewed.get(name, -math.inf) >= since - LATENESS
-        # What a handler adds can be in the second request of a patch; the first is as before.
-        key = identity, name
-        writes_more |= self._ended.get(key, 0.0) > since
-        # What is done is also written after a while, if other handlers of the change go on.
-        going_on = [c for c in self._list_active_changes() if (c.process.identity, c.name) == key]
-        writes_more |= bool(going_on) and self._handled.get(key, 0.0) > since - LAG
-        # The names of sub-handlers are written before they are called.
-        now = self.world.loop.time()
-        writes_more |= any(
-            c.plan.subs and since < c.begin + c.plan.seconds <= now + LAG for c in going_on
-        )
-        if PLURAL in path and (writes_more or is_other or self._may_be_last(identity, path)):
-            return
-        self.complain(f"impatience: {identity} patches {path} before {until:.3f}")
-
-    def _may_be_last(self, identity: str, path: str) -> bool:
-        """Tell whether this can be the one write for an object before its process hands over."""
-        is_first = (identity, path) not in self._last_writes
-        self._last_writes.add((identity, path))
-        now, mode = self.world.loop.time(), self.world.plan.mode
-        has_lost = self.world.plan.has_leases and (
-            self.leadership.holder != identity or self.world.was_disturbed(now, now, "leases")
-        )
-        return is_first and (
-            mode in {"peering", "shards"}
-            or has_lost
-            or any(p.identity == identity and p.is_stopping for p in self.world.processes)
-        )
-
-    def _judge_reading(self, identity: str, path: str, since: float, until: float) -> None:
-        """Lists and watches of objects wait, too, unless their watch was replaced."""
-        is_renewed = any(
-            step.kind == "regroup" or (step.fault is not None and step.fault.status == 401)
-            for step in self.world.plan.steps
-            if since - LATENESS < step.at + step.seconds and step.at < self.world.loop.time()
-        )
-        if not path.endswith(f"/{PLURAL}") or self.world.plan.mode != "alone" or is_renewed:
-            return
-        self.complain(f"impatience: {identity} reads {path} before {until:.3f}")
-
-    def _list_active_changes(self) -> list[Call]:
-        active = itertools.chain.from_iterable(self.active.values())
-        return [call for call in active if call.plan.kind in STATE_KINDS]
-
     def judge_begin(self, call: Call) -> None:
         """Overlaps, repetitions, and the order of attempts."""
         self.leadership.judge_step(call.process, call)
         if call.plan.kind in BACKGROUND_KINDS:
             self.background.judge_call(call)
-        if call.handler == call.plan.id:
-            self._judge_attempts(call)
         if call.plan.kind not in {*STATE_KINDS, "event"}:
             return
         if call.handler != call.plan.id:
             self._judge_repetition(call)
             return
-        self.freshness.judge_call(call)
-        self._judge_record(call)
         self.leadership.judge_peers(call)
         self._judge_overlaps(call)
         self.leadership.judge_rivals(call.process, call)
         self.active[call.uid].append(call)
-        self._judge_limit(call)
         if call.plan.kind == "event":
             self._judge_deletion_event(call)
             return
         if self.world.plan.mode == "alone":
             self._judge_resumption(call)
         self._judge_repetition(call)
-
-    def _judge_attempts(self, call: Call) -> None:
-        """No handler is called more often, or for longer, than it wants."""
-        plan, now = call.plan, self.world.loop.time()
-        if plan.retries is not None and call.retry >= plan.retries:
-            self.complain(f"attempts: {call}, of {plan.retries}")
-        if plan.timeout is None or call.started is None:
-            return
-        elapsed = now - (call.started - EPOCH).total_seconds()
-        # One that begins in time ends in time, if it can be cancelled.
-        is_free = call.end is not None and (plan.is_sync or call.outcome == "timeout")
-        is_free |= any(process.skew for process in self.world.processes)
-        is_free |= any(
-            step.kind == "pause" and call.begin < step.at + step.seconds and step.at < now
-            for step in self.world.plan.steps
-        )
-        if elapsed > plan.timeout + 0.01 and not is_free:
-            self.complain(f"attempts: {call}, {elapsed:.3f} s after the first one")
 
     def _judge_deletion_event(self, call: Call) -> None:
         """An event handler gets the deletion of an object once, if it cannot come back."""
@@ -238,46 +147,47 @@ class Judge:
         if call.uid in self.gone:
             self._judge_belated(call, last)
             return
-        if self._has_come_back(last) or self._belated.get(call.uid, -math.inf) > last.begin:
+        is_same, plan = last.process is call.process, self.world.plan
+        if (
+            self._has_come_back(last)
+            or self._belated.get(call.uid, -math.inf) > last.begin
+            or (not is_same and self.is_left(last))
+            or (plan.mode == "peering" and self._is_shared(call))
+        ):
             return
-        if last.process is not call.process and self.is_left(last):
-            return
-        # One process is excused only if it can have lost its right to act.
-        is_same, mode = last.process is call.process, self.world.plan.mode
-        has_leases = self.world.plan.has_leases
-        path = "leases" if is_same and has_leases else ""
-        is_disturbed = self.world.was_disturbed(last.begin - RECOVERY, call.begin, path)
-        if not is_same and mode != "peering":
-            is_beside = last.process.ended_at is None and (
-                mode == "alone" or self.world.was_disturbed(last.begin, call.begin, PLURAL)
-            )
-            is_disturbed = is_beside or self.calm.may_be_lost(last)
-        # Peers whose watches are mute act beside each other.
-        is_disturbed |= not is_same and mode == "peering" and self._is_deaf(last, call)
-        # So do leaders beside each other.
-        knows_other = not has_leases or is_same or self.leadership.is_exclusive
-        is_disturbed |= not knows_other
-        # A pause forgets records that are denied.
-        is_disturbed |= is_same and self.calm.can_be_denied(last.begin)
-        if not is_disturbed or (is_same and mode == "alone"):
+        # Leaders that do not know of each other act beside each other.
+        knows_other = not plan.has_leases or is_same or self.leadership.is_exclusive
+        is_forgotten = not knows_other or self._may_be_forgotten(last, call.begin, is_same=is_same)
+        if not is_forgotten or (is_same and plan.mode == "alone"):
             if last.outcome in FINAL and call.reason != "resume":
                 self.complain(f"repetition: {call} after {last}")
-            has_ended = not is_same and self._has_timed_out(last)
-            if last.outcome in FAILED and call.retry != last.retry + 1 and not has_ended:
+            if last.outcome in FAILED and call.retry != last.retry + 1:
                 self.complain(f"count of attempts: {call} after {last}")
         if last.outcome in FAILED and call.retry == last.retry + 1:
-            # The timeout counts from there.
-            if call.started != last.started and mode != "peering" and knows_other:
+            if call.started != last.started and knows_other:  # the timeout counts from there
                 self.complain(f"count of attempts: {call} after {last}, from another start")
             self._judge_delay(call, last, call.begin - last.end)
 
-    def _has_timed_out(self, last: Call) -> bool:
-        """Tell whether a resumption ended between two attempts: other processes start again."""
-        if last.plan.timeout is None or last.reason != "resume":
-            return False
-        began = last.begin if last.started is None else (last.started - EPOCH).total_seconds()
-        _, record = self._records.get((last.uid, last.handler), (0.0, {}))
-        return self.world.loop.time() - began > last.plan.timeout and not record
+    def _may_be_forgotten(self, last: Call, now: float, *, is_same: bool) -> bool:
+        """Tell whether the outcome of a call may not be known to the one that is called next."""
+        if not is_same:
+            is_alone = self.world.plan.mode == "alone"
+            is_beside = last.process.ended_at is None and (
+                is_alone or self.world.was_disturbed(last.begin, now, PLURAL)
+            )
+            return is_beside or self.calm.may_be_lost(last)
+        # One process is excused only if it can have lost its right to act, or a record was denied.
+        path = "leases" if self.world.plan.has_leases else ""
+        is_disturbed = self.world.was_disturbed(last.begin - RECOVERY, now, path)
+        return is_disturbed or self.calm.can_be_denied(last.begin)
+
+    def _is_shared(self, call: Call) -> bool:
+        """Tell whether peers have called the handler, too: each writes the record for itself."""
+        return any(
+            other.process is not call.process
+            for other in self.world.calls
+            if (other.uid, other.handler) == (call.uid, call.handler)
+        )
 
     def _judge_belated(self, call: Call, last: Call) -> None:
         """A process can learn late that an object is gone, but not later than by its own writes.
@@ -305,11 +215,6 @@ class Judge:
         times = [at for at, essence in recent if essence == call.essence]
         is_back = any(essence != call.essence and at < times[-1] for at, essence in recent if times)
         return bool(times) and (is_back or times[-1] > call.begin)
-
-    def _is_deaf(self, last: Call, call: Call) -> bool:
-        lag_begin, lag_end = self.world.lagging  # which may hide the record of a peer
-        is_late = lag_begin <= call.begin and last.begin - LAG <= lag_end
-        return is_late or self.world.was_disturbed(last.begin - SILENCE, call.begin, "watches")
 
     def were_credentials_lost(self, call: Call) -> bool:
         """Tell whether requests could be answered with 401 during a call."""
@@ -343,23 +248,6 @@ class Judge:
         )
         return changed_at > moment - AFTERMATH or is_deaf
 
-    def _judge_record(self, call: Call) -> None:
-        """A process goes on with the attempts that are recorded on the object since before it."""
-        written, record = self._records.get((call.uid, call.handler), (0.0, {}))
-        is_known = written < call.process.started_at and record.get("purpose") == call.reason
-        if not record or not is_known or self.world.plan.mode == "peering":
-            return
-        if record.get("success") or record.get("failure"):
-            return
-        if call.retry < record.get("retries", 0):
-            self.complain(f"count of attempts: {call}, but {record}")
-        is_skewed = any(process.skew for process in self.world.processes)
-        delayed = record.get("delayed")
-        if delayed and not is_skewed:
-            until = (dt.datetime.fromisoformat(delayed) - EPOCH).total_seconds()
-            if call.begin < until - 0.01:
-                self.complain(f"too early: {call}, but {record}")
-
     def _judge_overlaps(self, call: Call) -> None:
         is_event, active = call.plan.kind == "event", self.active[call.uid]
         # Event handlers do not wait for the others.
@@ -390,35 +278,17 @@ class Judge:
         if self.born.get(call.uid, 0.0) > since + LATENESS and not is_slow:
             self.complain(f"repetition: {call}, which is younger than its process")
 
-    def _judge_limit(self, call: Call) -> None:
-        """No more objects are worked on at once than is allowed."""
-        limit = self.world.plan.worker_limit
-        own = [
-            one
-            for calls in self.active.values()
-            for one in calls
-            if one.process is call.process and one.plan.kind in STATE_KINDS
-        ]
-        if limit is not None and len(own) > limit:
-            self.complain(f"limit: {len(own)} calls at once, {limit} allowed: {call}")
-
     def _judge_delay(self, call: Call, last: Call, pause: float) -> None:
-        """Attempts come when the last one wanted it; they are told by the clock on the wall."""
-        if last.process.skew or call.process.skew:
-            return
-        is_deaf = self._is_deaf(last, call)  # then peers act beside each other, too
-        if last.process is not call.process and self.world.plan.mode == "peering" and is_deaf:
-            return
-        if pause < last.delay - 0.01 and not self._has_rival(call, last):
+        """Attempts come when the last one wanted it."""
+        if pause < last.delay - 0.01:
             self.complain(f"too early: {call} after {last}, which wanted {last.delay:g} s")
         is_crowded = self.world.plan.worker_limit is not None
         ignored = "start" if last.process is call.process else ""
-        is_deaf &= last.process is not call.process
         indexing = call.process.indexing
         # After an outage, there are many states to be indexed.
         since = last.begin - (AFTERMATH + RECOVERY if indexing else RECOVERY)
         is_disturbed = self.world.was_disturbed(since, call.begin, ignored=ignored)
-        is_excused = is_crowded or is_deaf or is_disturbed or self.world.peers.is_anybody_known
+        is_excused = is_crowded or is_disturbed or self.world.peers.is_anybody_known
         others = [  # handlers of the object, one after another
             other.end - other.begin
             for other in self.world.calls
@@ -431,37 +301,10 @@ class Judge:
         if pause > last.delay + busy + PROMPTNESS and not is_excused:
             self.complain(f"too late: {call} after {last}, which wanted {last.delay:g} s")
 
-    def _has_rival(self, call: Call, last: Call) -> bool:
-        """Tell whether peers write the same record, each for itself; other rules judge if they may.
-
-        Each of them waits for what its own call wanted.
-        """
-        if self.world.plan.mode != "peering":
-            return False
-        others = [
-            other
-            for other in self.world.calls
-            if (other.uid, other.handler) == (call.uid, call.handler) and other is not call
-        ]
-        if last.process is call.process:
-            return any(
-                other.process is not call.process and call.begin - AFTERMATH < other.begin
-                for other in others
-            )
-        own = next((o for o in reversed(others) if o.process is call.process), None)
-        if own is None or own.end is None:
-            return False
-        return last.begin < own.end <= call.begin - own.delay + 0.01
-
     def judge_end(self, call: Call) -> None:
         if call in self.active[call.uid]:
             self.active[call.uid].remove(call)
-        self._ended[call.process.identity, call.name] = self.world.loop.time()
-        if call.plan.kind in STATE_KINDS:
-            self._handled[call.process.identity, call.name] = self.world.loop.time()
-        if call.outcome in FAILED | FINAL and call.handler == call.plan.id:
-            self._judge_attempts(call)
-        is_step = call.outcome in FAILED | FINAL - {"timeout"}
+        is_step = call.outcome in FAILED | FINAL
         if is_step and not call.plan.is_sync:  # threads cannot be stopped
             self.leadership.judge_step(call.process, call)
         if call.outcome in FINAL:
@@ -480,7 +323,6 @@ class Judge:
             return
         old, new = change.old, change.new
         self._judge_finalizers(change)
-        self.freshness.note_change(change)
         if new is None:
             if old is not None:
                 self._judge_deletion(old)
@@ -496,7 +338,7 @@ class Judge:
         if change.request is not None:
             self._note_writer(change.request.user, meta["uid"])
         if old is None:
-            self._note_creation(meta)
+            self.born[meta["uid"]] = self.world.loop.time()
         if "deletionTimestamp" in meta and FINALIZER in before.get("finalizers", ()):
             self._guarded.add(meta["uid"])
         handled, last = (m.get("annotations", {}).get(DIFFBASE) for m in (meta, before))
@@ -506,7 +348,7 @@ class Judge:
             now = self.world.loop.time()
             begin = self.cycles.get(meta["uid"], Cycle()).end
             self.cycles[meta["uid"]] = Cycle(before, json.loads(handled), user, now, begin)
-        self._note_records(old or {}, new)
+        self._note_records(new)
 
     def get_last_change(self, uid: str) -> float:
         """Return when the essence of an object has changed last; 0 if it never has."""
@@ -547,21 +389,11 @@ class Judge:
         if changed and user.startswith("replica-"):
             self.complain(f"finalizer: {user} adds or removes {changed} of {change.key}")
 
-    def _note_creation(self, meta: Json) -> None:
-        now = self.born[meta["uid"]] = self.world.loop.time()
-        if meta["name"] in self._names:
-            self._renewed[meta["name"]] = now
-        self._names.add(meta["name"])
-
-    def _note_records(self, old: Json, new: Json) -> None:
-        before, now = (body.get("metadata", {}).get("annotations", {}) for body in (old, new))
-        for key in before.keys() | now.keys():
-            if key.startswith(PREFIX) and key != DIFFBASE and now.get(key) != before.get(key):
-                record = json.loads(now.get(key, "{}"))
-                place = new["metadata"]["uid"], key.partition("/")[2]
-                self._records[place] = self.world.loop.time(), record
-                if record.get("success"):
-                    self._recorded.add(place)
+    def _note_records(self, body: Json) -> None:
+        for key, note in body["metadata"].get("annotations", {}).items():
+            is_record = key.startswith(PREFIX) and key != DIFFBASE
+            if is_record and json.loads(note).get("success"):
+                self._recorded.add((body["metadata"]["uid"], key.partition("/")[2]))
 
     def _judge_values(self, change: servers.Change, body: Json) -> None:
         """What a call has written is not written again over what others have written since."""
@@ -645,10 +477,7 @@ class Judge:
         done = self._finals[uid]
         versions = self.world.plan.handlers, self.world.plan.upgraded or self.world.plan.handlers
         wanted = set.intersection(
-            *(
-                {p.id for p in plans if p.kind == "delete" and not p.is_choosy and not p.timeout}
-                for plans in versions
-            )
+            *({p.id for p in plans if p.kind == "delete" and not p.is_choosy} for plans in versions)
         )
         if wanted - done:
             self.complain(f"deletion: {uid} is gone, not handled by {wanted - done}")

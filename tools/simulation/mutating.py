@@ -1,7 +1,8 @@
-"""Proves that the mutants are what they say: each fails its test, and the plain story goes on.
+"""Mended bugs, put back into a process before webop is imported: they are in ``mutants.toml``.
 
-``python -m tools.simulation.mutating [name…]`` does so for all or some of them;
-``WEBOP_MUTANT=name pytest -p tools.simulation.mutating -n 0 TEST`` runs any test with one.
+``python -m tools.simulation.mutating [name…]`` proves that all or some of them are what they say:
+each fails its test, and the plain story goes on. ``WEBOP_MUTANT=name pytest -p
+tools.simulation.mutating -n 0 TEST`` runs any test with one. Nothing of webop is imported here.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ import os
 import re
 import subprocess
 import sys
-
-import click
-
-from tools.simulation.mutants import MUTANTS, apply
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
+from types import CodeType, ModuleType
 
 VARIABLE = "WEBOP_MUTANT"
 
@@ -27,10 +30,94 @@ _PLAIN = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A bug, put back.
+
+    Attributes:
+        story: what a user would see.
+        module: whose source is changed.
+        old: a text that is in the source exactly once.
+        new: what takes its place.
+        test: of the usual suite; it fails with the bug.
+    """
+
+    story: str
+    module: str
+    old: str
+    new: str
+    test: str
+
+    def change(self, source: str) -> str:
+        """Return the source of the module with the bug in it.
+
+        Raises:
+            ValueError: the source has changed: the mutant must be written again.
+        """
+        if (count := source.count(self.old)) != 1:
+            raise ValueError(f"This is {count} times in {self.module}, not once: {self.old}")
+        return source.replace(self.old, self.new)
+
+
+_DECLARED = tomllib.loads(Path(__file__).with_name("mutants.toml").read_text())
+MUTANTS = {name: Mutant(**given) for name, given in _DECLARED.items()}
+"""All of them by their names."""
+
+
+def check(name: str) -> None:
+    """See whether a mutant can be applied.
+
+    Raises:
+        ValueError: there is no such mutant, or the source has changed.
+    """
+    if name not in MUTANTS:
+        raise ValueError(f"There is no mutant {name} in mutants.toml.")
+    mutant = MUTANTS[name]
+    path = Path(__file__).parents[2].joinpath(*mutant.module.split(".")).with_suffix(".py")
+    mutant.change(path.read_text() if path.exists() else "")
+
+
+def apply(name: str) -> None:
+    """Have a module of webop imported with a mended bug in it.
+
+    Raises:
+        KeyError: there is no such mutant.
+        RuntimeError: it is too late: the module is imported already.
+    """
+    mutant = MUTANTS[name]
+    if mutant.module in sys.modules:
+        raise RuntimeError(f"{mutant.module} was imported before {name} was applied.")
+    sys.meta_path.insert(0, _Finder(mutant))
+
+
+class _Finder:
+    """Finds one module, with the bug in it (PEP 451)."""
+
+    def __init__(self, mutant: Mutant) -> None:
+        self._mutant = mutant
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, _target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(name, path) if name == self._mutant.module else None
+        if spec is not None and spec.origin is not None:
+            spec.loader = _Loader(self._mutant, spec.origin)
+        return spec
+
+
+class _Loader(SourceFileLoader):
+    def __init__(self, mutant: Mutant, path: str) -> None:
+        super().__init__(mutant.module, path)
+        self._mutant = mutant
+
+    def get_code(self, fullname: str) -> CodeType:
+        """Compile the changed source; no bytecode is read or kept."""
+        source = self._mutant.change(self.get_data(self.path).decode())
+        return compile(source, self.path, "exec", dont_inherit=True)
+
+
 def prove(name: str) -> str:
     """Run the test of a mutant and the plain ones; return what is wrong, nothing if all is well."""
-    if name not in MUTANTS:
-        return "is not in mutants.toml"
     test = MUTANTS[name].test
     options = ["-p", "tools.simulation.mutating", "-n", "0", "-q", "--tb=no", "-rfE"]
     ran = subprocess.run(
@@ -56,19 +143,21 @@ def main() -> int:
     )
     what = "of tools/simulation/mutants.toml (default: all of them; this takes some minutes)"
     parser.add_argument("names", nargs="*", metavar="NAME", help=what)
+    names = parser.parse_args().names or MUTANTS
+    try:
+        for name in names:
+            check(name)
+    except ValueError as error:
+        parser.error(str(error))
     count = 0
-    for name in parser.parse_args().names or MUTANTS:
+    for name in names:
         wrong = prove(name)
         count += bool(wrong)
-        click.echo(f"{name:22} {wrong or 'is found by its test; the plain story goes on'}")
+        print(f"{name:22} {wrong or 'is found by its test; the plain story goes on'}", flush=True)
     return count
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        click.echo("Interrupted.")
-        sys.exit(130)
+    sys.exit(main())
 elif VARIABLE in os.environ:
     apply(os.environ[VARIABLE])

@@ -1,6 +1,7 @@
 """How long the rules wait, and for how long a disturbance excuses what is wrong: in seconds."""
 
 SETTLING = 100.0  # in which dead peers are forgotten, and silent watches given up
+SETTLING_SOON = 30.0  # if there are none of these
 LAG = 0.2  # until an event has come
 LATENESS = 6.0  # for the patches of the object, besides its other handlers
 PROMPTNESS = 3.0  # for the next attempt of a handler, besides the other handlers

@@ -18,7 +18,7 @@ USES = {"create", "update", "label", "toggle", "annotate", "meddle", "delete", "
 USES |= {"guard", "unguard"}
 SPOILING = {"part deleted", "part edited", "part orphaned"}
 USES |= SPOILING
-STRIKES = {"kill", "stop", "pause", "skew"}
+STRIKES = {"kill", "stop", "pause"}
 CHANGES = {"compact", "define", "alter", "regroup", "unlock", "lag", "crowd", "fault", "policy"}
 CHANGES |= {"lease deleted"}
 STEPS = USES | STRIKES | CHANGES | {"upgrade", "peer", "lost peer", "rollout", "rotate"}
@@ -54,9 +54,6 @@ class HandlerPlan:
         is_sharp: whether a timer counts its interval from the begin of the last call.
         initial_delay: of a timer or daemon, in seconds.
         is_stubborn: whether a daemon ignores ``stopped`` and swallows its cancellation.
-        retries: how many attempts it has; None for no limit.
-        timeout: for how many seconds it is attempted; None for no limit.
-        errors: what is made of its errors: "ignored", "permanent"; retries if empty.
         is_mutual: whether the parts of a reconciler depend on another object, which it watches.
     """
 
@@ -75,17 +72,12 @@ class HandlerPlan:
     is_sharp: bool = False
     initial_delay: float = 0.0
     is_stubborn: bool = False
-    retries: int | None = None
-    timeout: float | None = None
-    errors: str = ""
     is_mutual: bool = False
 
     @property
     def may_give_up(self) -> bool:
-        """Whether it can fail for good, also without another call."""
-        has_limits = self.retries is not None or self.errors == "permanent"
-        ends = {attempt.end for attempt in self.attempts}
-        return self.timeout is not None or "permanent" in ends or (has_limits and bool(ends))
+        """Whether it can fail for good."""
+        return any(attempt.end == "permanent" for attempt in self.attempts)
 
     def get_attempt(self, retry: int) -> Attempt:
         """Return how an attempt ends; the first one is 0."""

@@ -46,7 +46,7 @@ DIFFBASE = f"{PREFIX}/last-handled-configuration"
 FINALIZER = f"{PREFIX}/KopfFinalizerMarker"
 GUARD = "sim.webop.dev/guard"  # the finalizer of another operator
 FAILED = {"temporary", "error"}  # outcomes of attempts
-FINAL = {"ok", "permanent", "ignored", "timeout"}
+FINAL = {"ok", "permanent"}
 COUNTING = {"count", "count-fn"}  # effects
 _UNTIL_ABANDONED = 1.0  # seconds since the cancellation of a daemon that does not end
 _UNTIL_FAILURE = 0.5  # seconds that a daemon runs before its attempt fails
@@ -84,12 +84,10 @@ class Call:
         essence: the state that it is called for.
         wish: the part of it that users make; each of their changes makes another one.
         end: when it ended; None until then.
-        outcome: "ok", "temporary", "error", "permanent", "ignored", "timeout", "cancelled"; nothing
-            until then.
+        outcome: "ok", "temporary", "error", "permanent", "cancelled"; nothing until then.
         delay: until the next attempt, as the handler wants it.
         run: of a timer or daemon: its ``stopped``. Each time it is started, it gets another one.
         started: when the first attempt began, as webop says.
-        runtime: the seconds since then, as webop says.
     """
 
     process: ReplicaProcess
@@ -107,7 +105,6 @@ class Call:
     delay: float = 0.0
     run: webop.DaemonStopped | None = None
     started: dt.datetime | None = None
-    runtime: float = 0.0
 
     def __str__(self) -> str:
         times = f"{self.begin:.3f} to {'...' if self.end is None else f'{self.end:.3f}'}"
@@ -270,7 +267,6 @@ class _Act:
                 self.world.loop.time(),
                 run=kwargs.get("stopped"),
                 started=kwargs.get("started"),
-                runtime=kwargs["runtime"].total_seconds() if "runtime" in kwargs else 0.0,
             )
         )
 
@@ -325,32 +321,19 @@ class _Act:
         try:
             yield
         except webop.TemporaryError:
-            outcome = self._limit("temporary")
+            outcome = "temporary"
             raise
         except webop.PermanentError:
             outcome = "permanent"
             raise
         except asyncio.CancelledError:
-            outcome = "timeout" if self._is_timed_out() else "cancelled"
+            outcome = "cancelled"
             raise
         except Exception:
-            outcome = self.plan.errors or self._limit("error")
+            outcome = "error"
             raise
         finally:
             self.finish(outcome)
-
-    def _limit(self, outcome: str) -> str:
-        """Return how an attempt ends that fails, by the limits of the handler."""
-        plan, call = self.plan, self.call
-        if plan.timeout is not None and call.runtime + call.delay >= plan.timeout:
-            return "permanent"
-        if plan.retries is not None and call.retry + 1 >= plan.retries:
-            return "permanent"
-        return outcome
-
-    def _is_timed_out(self) -> bool:
-        elapsed = self.call.runtime + self.world.loop.time() - self.call.begin
-        return self.plan.timeout is not None and elapsed >= self.plan.timeout - 1e-6
 
     def finish(self, outcome: str) -> None:
         """Note the end; that of a call in a thread is later."""
@@ -362,7 +345,7 @@ class _Act:
 
     def _end(self) -> None:
         # What it does after it was asked to stop does not count.
-        if self.call.outcome in {"permanent", "timeout"} and not self.call.run:
+        if self.call.outcome == "permanent" and not self.call.run:
             self.process.ended_daemons.add((self.handler, self.call.uid))
         self.world.end_call(self.call)
 
@@ -405,10 +388,6 @@ def _declare(registry: webop.OperatorRegistry, plan: HandlerPlan, fn: Any) -> No
 
 def _build_options(plan: HandlerPlan) -> dict[str, Any]:
     options: dict[str, Any] = {"id": plan.id}
-    if plan.kind in {*STATE_KINDS, *BACKGROUND_KINDS}:
-        options |= {"retries": plan.retries, "timeout": plan.timeout}
-    if plan.errors:
-        options["errors"] = webop.ErrorsMode[plan.errors.upper()]
     if plan.is_choosy:
         options["labels"] = {LABEL: "yes"}
     if plan.kind == "field":
@@ -497,7 +476,7 @@ async def _run_daemon(process: ReplicaProcess, param: HandlerPlan, **kwargs: Any
                 await asyncio.sleep(plan.seconds)
                 process.judge_step(key)
                 return
-            if attempt.end == "ok" or (attempt.end == "error" and plan.errors):
+            if attempt.end == "ok":
                 process.ended_daemons.add(key)
             doing.decide()
     finally:

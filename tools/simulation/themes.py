@@ -36,7 +36,7 @@ class Theme:
 
     fate: tuple[str, ...] = (
         *("fault",) * 3,
-        *("outage", "kill", "stop", "pause", "watches", "compact", "lag", "unlock", "skew"),
+        *("outage", "kill", "stop", "pause", "watches", "compact", "lag", "unlock"),
     )
     user: tuple[str, ...] = ("update",) * 3 + ("label", "delete", "replace")
     kinds: tuple[str, ...] = ()
@@ -89,7 +89,7 @@ THEMES = {
         kinds=("daemon", "timer"),
     ),
     "handovers": Theme(
-        fate=("kill", "stop", "stop", "pause", "fault", "unlock", "skew"),
+        fate=("kill", "stop", "stop", "pause", "fault", "unlock"),
         kinds=("create", "update"),
         modes=("lease", "lease", "peering"),
     ),
@@ -174,6 +174,3 @@ THEMES = {
         has_selector=True,
     ),
 }
-
-DRAWN = tuple(name for name in THEMES if name not in {"selectors", "shards"})
-"""The themes of histories without a given one: a further one would change all of these."""

@@ -1,9 +1,8 @@
 """The clocks of all code in a history, and the threads of its handlers.
 
 Whatever code asks for the time (the loop, ``time``, ``datetime``) is answered with that of the loop
-(:mod:`webop.testing.simulation.virtual_loop`), each process of the simulation with its own error of
-the wall clock. There are no threads; sync calls run in :class:`VirtualThreads`. ``random`` and
-``secrets`` are seeded.
+(:mod:`webop.testing.simulation.virtual_loop`). There are no threads; sync calls run in
+:class:`VirtualThreads`. ``random`` and ``secrets`` are seeded.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from functools import partial
 from typing import Any
 from unittest import mock
 
-from webop.testing.simulation.virtual_loop import VirtualLoop, current_process
+from webop.testing.simulation.virtual_loop import VirtualLoop
 
 EPOCH = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
 _RealDatetime = dt.datetime
@@ -87,8 +86,7 @@ def virtual_time(
     epoch = EPOCH.timestamp()
 
     def read_wall_clock() -> float:
-        process = current_process.get()
-        return epoch + loop.time() + (process.skew if process else 0.0)
+        return epoch + loop.time()
 
     def read_clock(clock: int) -> float:
         return read_wall_clock() if clock == time.CLOCK_REALTIME else loop.time()
@@ -102,7 +100,6 @@ def virtual_time(
             "time.clock_gettime": read_clock,
             "random._urandom": random.Random(f"tokens {seed}").randbytes,
             "datetime.datetime": Datetime,
-            # The processes of a simulation are one, and their clocks differ.
             "webop.calls.progress._clock.read": read_wall_clock,
             "threading.Thread.join": lambda *_: None,
             "threading.Thread.start": lambda thread: begin_thread(thread),  # noqa: PLW0108 - a method

@@ -29,8 +29,8 @@ import orjson
 from tools.simulation.admission import Admission, describe_configuration
 from tools.simulation.api_server import APIServer
 from tools.simulation.invariants import Judge, list_notes
-from tools.simulation.network import FaultyNetwork
-from tools.simulation.patience import LATENESS, SETTLING
+from tools.simulation.network import HANGING, FaultyNetwork
+from tools.simulation.patience import LATENESS, SETTLING, SETTLING_SOON
 from tools.simulation.peers import Peers
 from tools.simulation.plans import SPOILING, USES, HandlerPlan, Plan, Step
 from tools.simulation.replicas import (
@@ -78,7 +78,6 @@ _DISTURBING = {
     "kill",
     "stop",
     "pause",
-    "skew",
     "alter",
     "regroup",
     "unlock",
@@ -127,13 +126,7 @@ class World:
         rng = random.Random(plan.seed)
         self.cluster = APIServer(self._read_wall_clock, rng)
         self.judge = Judge(self)
-        self.network = FaultyNetwork(
-            loop,
-            self.cluster,
-            self.rng,
-            self._note_request,
-            self.judge.judge_impatience,
-        )
+        self.network = FaultyNetwork(loop, self.cluster, self.rng, self._note_request)
         self.calls: list[Call] = []
         self.replicas: list[ReplicaProcess | None] = [None] * plan.replicas
         self.processes: list[ReplicaProcess] = []
@@ -182,12 +175,19 @@ class World:
         await asyncio.sleep(LATENESS)  # what users have sent may still be under review
         while self.judge.calm.list_unfinished() and self.loop.time() < end:
             await asyncio.sleep(_LOOKS)
-        # Dead peers are forgotten by then, and silent watches given up.
-        await asyncio.sleep(self.plan.calm_at + SETTLING - self.loop.time())
+        await asyncio.sleep(self.plan.calm_at + self._settling - self.loop.time())
         while self._was_busy() and self.loop.time() < end:
             await asyncio.sleep(_LOOKS)
         await self.judge.calm.judge()
         await self._end()
+
+    @property
+    def _settling(self) -> float:
+        """The seconds in which dead peers are forgotten, and silent watches given up."""
+        has_others = self.plan.mode == "peering" or self.admission is not None
+        faults = [step.fault for step in self.plan.steps if step.fault is not None]
+        is_long = has_others or any(fault.kind in HANGING for fault in faults)
+        return SETTLING if is_long else SETTLING_SOON
 
     @property
     def _is_crowded(self) -> bool:
@@ -476,9 +476,6 @@ class World:
         if step.kind == "pause":
             process.is_paused = True
             self.network.later(step.seconds, self._resume, process)
-            return
-        if step.kind == "skew":
-            process.skew += step.seconds
             return
         process.is_stopping = True
         if step.kind == "kill":

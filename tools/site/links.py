@@ -142,7 +142,7 @@ def main() -> int:
     links = find_external()
     problems = asyncio.run(ask_all(list(links)))
     if links and all(problem and not problem.isdigit() for problem in problems.values()):
-        print("There is no network: no external link was checked.")  # noqa: T201
+        print("There is no network: no external link was checked.")
         return 0
     broken = 0
     for url, problem in problems.items():
@@ -150,8 +150,8 @@ def main() -> int:
         if problem:
             broken += not is_refusal
             places = ", ".join(f"{link.page.relative_to(ROOT)}:{link.line}" for link in links[url])
-            print(f"{'not checked' if is_refusal else 'broken'}: {url} ({problem}), in {places}")  # noqa: T201
-    print(f"{len(links)} external links, {broken} broken.")  # noqa: T201
+            print(f"{'not checked' if is_refusal else 'broken'}: {url} ({problem}), in {places}")
+    print(f"{len(links)} external links, {broken} broken.")
     return 1 if broken else 0
 
 

@@ -95,7 +95,7 @@ def main(questions: list[str]) -> int:
     """Print what is found, for the given questions or for those of the file."""
     if questions:
         for question, pages in zip(questions, search(questions), strict=True):
-            print(f"{question}: {', '.join(pages[:8])}")  # noqa: T201
+            print(f"{question}: {', '.join(pages[:8])}")
         return 0
     known = read_questions()
     answered = 0
@@ -103,8 +103,8 @@ def main(questions: list[str]) -> int:
         if set(pages[:FIRST]) & set(wanted):
             answered += 1
         else:
-            print(f"{question}: {', '.join(pages[:FIRST])}; wanted {' or '.join(wanted)}")  # noqa: T201
-    print(f"{answered} of {len(known)} questions have a right page in the first {FIRST} results.")  # noqa: T201
+            print(f"{question}: {', '.join(pages[:FIRST])}; wanted {' or '.join(wanted)}")
+    print(f"{answered} of {len(known)} questions have a right page in the first {FIRST} results.")
     return 0 if answered >= WANTED * len(known) else 1
 
 

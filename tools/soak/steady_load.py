@@ -5,46 +5,30 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Generic, TypeVar
-
-T = TypeVar("T")
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
 
 
-class SteadyLoad(ABC, Generic[T]):
-    """Sends requests during a block.
+@contextlib.asynccontextmanager
+async def run_steadily(
+    act: Callable[[int], Coroutine[Any, Any, None]], rate: float
+) -> AsyncIterator[None]:
+    """Send numbered requests during a block; at its end, wait for all responses."""
+    stopping = asyncio.Event()
 
-    Attributes:
-        tally: what came of them.
-    """
-
-    def __init__(self, tally: T, rate: float) -> None:
-        self.tally = tally
-        self._rate = rate
-
-    @abstractmethod
-    async def act(self, number: int) -> None:
-        """Send one request, and count its result."""
-
-    @asynccontextmanager
-    async def run(self) -> AsyncIterator[T]:
-        """Send requests during a block; at its end, wait for all responses."""
-        stopping = asyncio.Event()
-        task = asyncio.create_task(self._run(stopping))
-        try:
-            yield self.tally
-        finally:
-            stopping.set()
-            await task
-
-    async def _run(self, stopping: asyncio.Event) -> None:
+    async def run() -> None:
         started, count = time.monotonic(), 0
         async with asyncio.TaskGroup() as group:
             while not stopping.is_set():
-                group.create_task(self.act(count))
+                group.create_task(act(count))
                 count += 1
-                pause = started + count / self._rate - time.monotonic()
+                pause = started + count / rate - time.monotonic()
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(stopping.wait(), max(0.0, pause))
+
+    task = asyncio.create_task(run())
+    try:
+        yield
+    finally:
+        stopping.set()
+        await task

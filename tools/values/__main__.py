@@ -3,8 +3,9 @@
 For each type, variations of values near its border are drawn. A dry run sends many of them in one
 object: the API server names those that it refuses, and says how it would store the others.
 
-A value that the API server stores and the class cannot read is wrong. One that the class accepts
-and the API server refuses is only counted: docs/howto/crds.md says which these are.
+A value that the API server stores and the class cannot read is wrong, or one that both complete
+by different defaults. One that the class accepts and the API server refuses is only counted:
+docs/howto/crds.md says which these are.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import json
 import random
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -27,7 +28,7 @@ from pydantic import Field, create_model
 import webop
 from tests.kit.operators import CRDS, connect, undefine, wait_served
 from tools.long_runs import Say, prove
-from tools.values.value_types import SUBJECTS, Subject
+from tools.values.value_types import GROUP, SUBJECTS, Subject, compose
 from webop.client.api import Client
 from webop.errors import APIUnprocessableError
 from webop.models.crds import build_crds
@@ -39,28 +40,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-GROUP = "values.webop.dev"
 _BATCH = 250
 _PARALLEL = 4
 _SHOWN = 4
-_JUNK = [
-    None,
-    True,
-    False,
-    0,
-    1,
-    -1.5,
-    2**40,
-    "",
-    "a",
-    "1",
-    "true",
-    [],
-    ["a"],
-    [None],
-    {},
-    {"a": 1},
-]
+_JUNK: list[Any] = [None, True, False, 0, 1, -1.5, 2**40, "", "a", "1", "true", [], ["a"], [None]]
+_JUNK += [{}, {"a": 1}]
 _CHARACTERS = "\t\n\r\x0b\x0c\x1c\x7f\x85\xa0 éß٣²①ⓐ\u017f\u212aℵ"
 _CHARACTERS += "漢\u0300\u200b\u200d\u2028\u3000\U0001f600\U0001e951"
 _CHARACTERS += "abcfxzABFXZ0123456789%:/.,-_+@?#&=!*()[]{}<>|^`~'\"\\$;"
@@ -126,27 +110,29 @@ def draw(rng: random.Random, subject: Subject) -> Any:
 
 @dataclass
 class Verdict:
-    """What class and API server said of the values of a type."""
+    """What class and API server said of the values of a type.
+
+    Attributes:
+        unreadable: stored by the API server, refused by the class.
+        differing: accepted by both, with different defaults.
+        only_class: refused by the API server, accepted by the class.
+    """
 
     name: str
     accepted: int = 0
     refused: int = 0
     unreadable: list[str] = field(default_factory=list)
-    """Stored by the API server, refused by the class."""
+    differing: list[str] = field(default_factory=list)
     only_class: list[str] = field(default_factory=list)
-    """Refused by the API server, accepted by the class."""
 
-    def note(self, value: Any, *, is_stored: bool, is_readable: bool) -> None:
-        text = json.dumps(value, ensure_ascii=True)
-        if is_stored == is_readable:
-            self.accepted += is_stored
-            self.refused += not is_stored
-        else:
-            (self.unreadable if is_stored else self.only_class).append(text)
+    @property
+    def is_wrong(self) -> bool:
+        return bool(self.unreadable or self.differing)
 
     def __str__(self) -> str:
         head = f"{self.name:30} both accept {self.accepted:6}, both refuse {self.refused:6}"
-        for what, texts in (("UNREADABLE", self.unreadable), ("only class", self.only_class)):
+        for what in ("unreadable", "differing", "only_class"):
+            texts = getattr(self, what)
             shown = sorted({*texts}, key=lambda text: (len(text), text))[:_SHOWN]
             head += f", {what} {len(texts):4} {' '.join(shown)}"
         return head
@@ -155,18 +141,17 @@ class Verdict:
 class Judges:
     """A class with a field for each type, and the kind of it."""
 
-    def __init__(self, client: Client, names: Iterable[str]) -> None:
+    def __init__(self, client: Client, subjects: Mapping[str, Subject]) -> None:
         self._client = client
         self._holders: dict[str, Any] = {}
         fields: dict[str, Any] = {}
-        for number, name in enumerate(names):
+        for number, subject in enumerate(subjects.values()):
             field_name = f"f{number}"
-            subject = SUBJECTS[name]
             content: Any = {"value": (subject.annotation, subject.default)}
             holder: Any = create_model(f"Holder{number}", __base__=webop.Struct, **content)
             self._holders[field_name] = holder
             fields[field_name] = (Annotated[list[holder], Field(max_length=_BATCH)] | None, None)
-        self._fields = dict(zip(names, fields, strict=True))
+        self._fields = dict(zip(subjects, fields, strict=True))
         spec: Any = create_model("Spec", __base__=webop.Struct, **fields)
         base: Any = create_model("Value", __base__=webop.Model, spec=(spec, ...))
         self._model = webop.resource(GROUP, "v1", scope="Cluster")(base)
@@ -184,10 +169,18 @@ class Judges:
         name = self._fields[verdict.name]
         stored = await self._store(name, [{"value": value} for value in values])
         for index, value in enumerate(values):
-            is_stored = index in stored
-            item = stored[index] if is_stored else {"value": value}
-            is_readable = _reads(self._holders[name], item)
-            verdict.note(value, is_stored=is_stored, is_readable=is_readable)
+            own = _read(self._holders[name], {"value": value})
+            text = json.dumps(value, ensure_ascii=True)
+            if index not in stored:
+                verdict.refused += own is None
+                verdict.only_class += [] if own is None else [text]
+                continue
+            theirs = _read(self._holders[name], stored[index])
+            verdict.accepted += theirs is not None
+            verdict.unreadable += [text] if theirs is None else []
+            is_whole = _is_in({"value": value}, stored[index])
+            if is_whole and own is not None and theirs is not None and own != theirs:
+                verdict.differing.append(text)
 
     async def _store(self, name: str, items: list[Any]) -> dict[int, Any]:
         """Return the items that the API server accepts, as it would store them."""
@@ -215,11 +208,20 @@ class Judges:
         return {}
 
 
-def _reads(holder: Any, item: Any) -> bool:
+def _read(holder: Any, item: Any) -> Any:
+    """Return an item as the class has it; None if it does not fit."""
     try:
-        fit(holder, item)
+        return fit(holder, item)
     except webop.MisfitError:
-        return False
+        return None
+
+
+def _is_in(value: Any, stored: Any) -> bool:
+    """Tell whether the API server has dropped no fields of a value."""
+    if isinstance(value, dict) and isinstance(stored, dict):
+        return all(key in stored and _is_in(value[key], stored[key]) for key in value)
+    if isinstance(value, list) and isinstance(stored, list):
+        return all(map(_is_in, value, stored))
     return True
 
 
@@ -229,17 +231,19 @@ def _batch(values: Iterable[T], size: int) -> Iterator[list[T]]:
         yield batch
 
 
-async def compare_values(client: Client, names: list[str], count: int, seed: int) -> list[Verdict]:
+async def compare_values(
+    client: Client, subjects: Mapping[str, Subject], count: int, seed: int
+) -> list[Verdict]:
     """Draw values of each type, and let both say what they think."""
-    judges, slots = Judges(client, names), asyncio.Semaphore(_PARALLEL)
+    judges, slots = Judges(client, subjects), asyncio.Semaphore(_PARALLEL)
 
     async def compare(verdict: Verdict) -> None:
-        rng = random.Random(f"{seed} {verdict.name}")
-        for batch in _batch((draw(rng, SUBJECTS[verdict.name]) for _ in range(count)), _BATCH):
+        rng, subject = random.Random(f"{seed} {verdict.name}"), subjects[verdict.name]
+        for batch in _batch((draw(rng, subject) for _ in range(count)), _BATCH):
             async with slots:
                 await judges.judge(verdict, batch)
 
-    verdicts = [Verdict(name) for name in names]
+    verdicts = [Verdict(name) for name in subjects]
     await judges.define()
     async with asyncio.TaskGroup() as group:
         for verdict in verdicts:
@@ -249,14 +253,15 @@ async def compare_values(client: Client, names: list[str], count: int, seed: int
 
 
 async def _run(chosen: argparse.Namespace, cluster: LocalCluster, folder: Path, say: Say) -> int:
-    names = [name for name in SUBJECTS if chosen.only in name]
+    known = {**SUBJECTS, **dict(itertools.islice(compose(chosen.seed), chosen.composed))}
+    subjects = {name: subject for name, subject in known.items() if chosen.only in name}
     async with connect(cluster) as client:
-        verdicts = await compare_values(client, names, chosen.count, chosen.seed)
+        verdicts = await compare_values(client, subjects, chosen.count, chosen.seed)
     for verdict in verdicts:
         say(str(verdict))
-    unreadable = sum(len(verdict.unreadable) for verdict in verdicts)
-    say(f"{len(verdicts)} types, {unreadable} values stored that a class cannot read")
-    return int(unreadable > 0)
+    wrong = sum(verdict.is_wrong for verdict in verdicts)
+    say(f"{len(verdicts)} types, {wrong} of them with values that are unreadable or differ")
+    return int(wrong > 0)
 
 
 def main() -> int:
@@ -266,6 +271,8 @@ def main() -> int:
     parser.add_argument(
         "--count", type=int, default=10_000, help="values of each type (%(default)d)"
     )
+    text = "random types that consist of others (%(default)d)"
+    parser.add_argument("--composed", type=int, default=20, help=text)
     parser.add_argument("--seed", type=int, default=0, help="of the draws (%(default)d)")
     parser.add_argument("--only", default="", help="only types with this text in their name")
     chosen = parser.parse_args()

@@ -5,14 +5,19 @@ from __future__ import annotations
 import datetime as dt
 import enum
 import ipaddress
+import itertools
+import random
 import uuid
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, NamedTuple
 
 import pydantic
-from pydantic import Field
+from pydantic import Field, create_model
 
 import webop
-from tools.values.agreement import S3, Disk
+from webop.models.crds import build_crds
+
+GROUP = "values.webop.dev"
 
 
 class Subject(NamedTuple):
@@ -21,6 +26,16 @@ class Subject(NamedTuple):
     annotation: Any
     examples: list[Any]
     default: Any = ...
+
+
+class S3(webop.Struct):
+    kind: Literal["s3"]
+    bucket: str
+
+
+class Disk(webop.Struct):
+    kind: Literal["disk"]
+    path: str | None = None
 
 
 class Color(enum.Enum):
@@ -53,9 +68,10 @@ _UUIDS = [
 ]
 _MOMENTS = [
     *("2026-01-31T10:20:30Z", "2026-01-31T10:20:30.123456+02:00", "2024-02-29T23:59:59-00:00"),
-    *("2026-01-31 10:20:30Z", "2026-01-31T10:20Z", "0000-01-01T00:00:00Z", "2026-01-31T10:20:30"),
+    *("2026-01-31T10:20Z", "0000-01-01T00:00:00Z", "2026-01-31T10:20:30"),
     *("0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59", "2026-01-31t10:20:30z"),
-    *("2026-01-31T10:20:30,5Z", "2026-01-31T10:20:30+24:00", "2026-01-31T24:00:00Z", "1767225600"),
+    *("2026-01-31T10:20:30,5Z", "2026-01-31T10:20:30+24:00", "2026-01-31T24:00:00Z"),
+    *("1767225600", "2026-01-31 10:20:30Z"),
 ]
 _DATES = ["2026-01-31", "2024-02-29", "0000-01-01", "0001-01-01", "9999-12-31", "1767225600"]
 _IPV4 = ["10.0.0.1", "255.255.255.255", "01.2.3.4", "0.0.0.0", "::ffff:1.2.3.4", "1.2.3"]
@@ -65,46 +81,20 @@ _IPV6 = [
 ]
 _URLS = [
     *("https://example.com", "http://a/b?c=d#e", "https://user:pw@example.com:8443/x/y.html"),
-    *("http://[::1]:80/", "http://10.0.0.1/", "/path", "*", "http://a:99999/", "http://256.1.1.1"),
-    *(
-        "https://xn--bcher-kva.example/",
-        "https://bücher.example/",
-        "HTTPS://A.B/%7Ec",
-        "http://a_b/",
-    ),
-    *("http:/a", "http:a", "https://a/ b", "ftp://x", "//a/b", "http://a.b./", "http://1.2.3.0x4/"),
-    *("http://a.b-c.d--e/", "http://a:65535", "http://a:0", "http://:80/", "http://a/%zz"),
+    *("http://[::1]:80/", "http://10.0.0.1/", "/path", "*", "http://a:99999/"),
+    *("http://256.1.1.1", "https://xn--bcher-kva.example/", "https://bücher.example/"),
+    *("HTTPS://A.B/%7Ec", "http://a_b/", "http:/a", "http:a", "ftp://x", "//a/b", "http://a.b./"),
+    *("http://1.2.3.0x4/", "http://a.b-c.d--e/", "http://a:65535", "http://a:0", "http://:80/"),
+    *("http://a/%zz", "https://a/ b"),
 ]
 _OTHER_URLS = [
-    *(
-        "mailto:a@b.c",
-        "urn:a:b",
-        "s3://bucket/key",
-        "file:///etc/hosts",
-        "file:/a",
-        "a:",
-        "ws://x/y",
-    ),
-    *("git+ssh://git@example.com/x.git", "x-y.z+1://h", "data:,x", "postgres://u:p@h:5432/db"),
+    *("mailto:a@b.c", "urn:a:b", "s3://bucket/key", "file:///etc/hosts", "file:/a", "a:"),
+    *("ws://x/y", "data:,x", "git+ssh://git@example.com/x.git", "x-y.z+1://h"),
+    *("postgres://u:p@h:5432/db",),
 ]
-_WORDS = [
-    *(
-        "",
-        "a",
-        "abc",
-        "Z9_",
-        "a-b",
-        "é",
-        "٣",
-        "²",
-        "a b",
-        "a\n",
-        "\u00a0",
-        "a\u2028b",
-        "\u017f",
-        "\u212a",
-    )
-]
+_WORDS = ["", "a", "abc", "Z9_", "a-b", "é", "٣", "²", "a b", "a\n"]
+_WORDS += ["\u00a0", "a\u2028b", "\u017f", "\u212a"]
+_MORE_WORDS = ["aab", "a  b", "abc", "123", "Ab", "αβγ", "aks", "b\nb", "a\u200bc", "\u0a66"]
 _NUMBERS = [
     *(0, 1, -1, 3, 10, 100, 0.5, 1.5, 1e15, 1e17, 2**31, 2**53 + 1, 2**63 - 1, 2**63, -(2**63))
 ]
@@ -225,20 +215,50 @@ SUBJECTS: dict[str, Subject] = {
     **{
         f"pattern: {name}": Subject(
             Annotated[str, Field(pattern=pattern)],
-            [
-                *_WORDS,
-                "aab",
-                "a  b",
-                "abc",
-                "123",
-                "Ab",
-                "αβγ",
-                "aks",
-                "b\nb",
-                "a\u200bc",
-                "\u0a66",
-            ],
+            [*_WORDS, *_MORE_WORDS],
         )
         for name, pattern in _PATTERNS.items()
     },
 }
+
+
+def compose(seed: int) -> Iterator[tuple[str, Subject]]:
+    """Yield random types that consist of others, with their names."""
+    rng = random.Random(seed)
+    for number in itertools.count():
+        first, second = rng.sample([*SUBJECTS], 2)
+        name, made = _compose(rng, first, SUBJECTS[first], SUBJECTS[second])
+        if rng.random() < 0.4:
+            name, made = _compose(rng, name, made, SUBJECTS[second])
+        if _is_possible(made):
+            yield f"{number}: {name}", made
+
+
+def _compose(rng: random.Random, name: str, one: Subject, two: Subject) -> tuple[str, Subject]:
+    some = [rng.choice(one.examples) for _ in range(3)]
+    inner: Any = one.annotation
+    way = rng.choice(("list", "dict", "None", "class"))
+    if way == "list":
+        made = Subject(Annotated[list[inner], Field(max_length=2)], [[], some[:1], some[:2]])
+        return f"list of {name}", made
+    if way == "dict":
+        examples = [{}, {"a": some[0]}, {"a": some[1], "b": some[2]}]
+        made = Subject(Annotated[dict[str, inner], Field(max_length=2)], examples)
+        return f"dict of {name}", made
+    if way == "None":
+        return f"{name} | None", Subject(inner | None, [None, *some], None)
+    more: Any = {"a_b": (inner, ...), "c": (two.annotation | None, None)}
+    examples = [{"aB": value, "c": rng.choice(two.examples)} for value in some]
+    kind: Any = create_model("Composed", __base__=webop.Struct, **more)
+    return f"a class with {name}", Subject(kind, [*examples, {"aB": some[0]}, {}])
+
+
+def _is_possible(subject: Subject) -> bool:
+    """Tell whether there are definitions of a type."""
+    spec: Any = create_model("Spec", __base__=webop.Struct, value=(subject.annotation, ...))
+    base: Any = create_model("Tried", __base__=webop.Model, spec=(spec, ...))
+    try:
+        build_crds([webop.resource(GROUP, "v1")(base)])
+    except webop.ConfigurationError:
+        return False
+    return True

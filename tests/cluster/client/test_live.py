@@ -59,9 +59,9 @@ async def test_a_watch_survives_a_kill_and_restart_of_the_api_server(
 
 
 async def test_the_changes_that_a_user_sees_survive_a_kill_and_restart_of_the_api_server(
-    webop_cluster: LocalCluster, webop_namespace: str
+    own_cluster: LocalCluster,
 ) -> None:
-    here = webop_namespace
+    here = own_cluster.create_namespace()
     seen: list[tuple[str, str]] = []
 
     async def follow(client: AsyncClient) -> None:
@@ -70,7 +70,7 @@ async def test_the_changes_that_a_user_sees_survive_a_kill_and_restart_of_the_ap
         ):
             seen.append((change.type, change.object["metadata"]["name"]))  # noqa: PERF401
 
-    vault = Vault({"x": get_connection(webop_cluster)})
+    vault = Vault({"x": get_connection(own_cluster)})
     async with Client(vault, NETWORKING) as requests, asyncio.TaskGroup() as group:
         client = AsyncClient(requests)
         kept, *_ = [
@@ -81,9 +81,9 @@ async def test_the_changes_that_a_user_sees_survive_a_kill_and_restart_of_the_ap
         await eventually(lambda: len(seen) == 3)
         assert {kind for kind, _ in seen} == {"ADDED"}
         seen.clear()
-        await asyncio.to_thread(webop_cluster.kill_apiserver)
+        await asyncio.to_thread(own_cluster.kill_apiserver)
         deleting = group.create_task(client.delete("configmaps", "deleted", namespace=here))
-        await asyncio.to_thread(webop_cluster.restart_apiserver)
+        await asyncio.to_thread(own_cluster.restart_apiserver)
         await deleting
         await client.patch("configmaps", "changed", {"data": {"a": "1"}}, namespace=here)
         await client.create(build_map("created"), namespace=here)

@@ -16,8 +16,8 @@ from tools.fuzzing.hostile_requests import BASES, PATHS, Request
 
 Json = dict[str, Any]
 
-_COUNT = 400
-_STREAMS = 60
+_COUNT = 160
+_STREAMS = 24
 
 REVIEW = json.dumps(BASES[0]).encode()
 
@@ -33,7 +33,7 @@ async def test_hostile_requests_are_refused_with_a_reason_and_nothing_passes_unj
     report = await fuzz(_COUNT, 1, streams=_STREAMS)
     assert not report.findings, report.summarize()
     assert report.count >= _COUNT
-    answered = {status for status, n in report.statuses.items() if n >= 10}
+    answered = {status for status, n in report.statuses.items() if n >= 4}
     assert {"200", "400", "404", "socket 200", "socket 400"} <= answered
 
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
-import time
 
 from webop.controlplane.cluster import LocalCluster
 from webop.errors import ClusterError
 
-from . import Conformance
+from .comparison import Conformance
+from .strictness import CLASSES, compare
 
 
 def main() -> int:
-    """Run the comparison; 1 if there are differences."""
+    """Run a comparison; 1 if there are differences, or false greens."""
     parser = argparse.ArgumentParser(
         prog="python -m tools.simulation.conformance", description=__doc__
     )
@@ -21,7 +22,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--cluster", help="the name of a running cluster; else one is started")
     parser.add_argument("--hooks", action="store_true", help="with admission webhooks")
-    parser.add_argument("--trace", help="print the requests whose path has this in it")
+    text = "does the fake client accept too much? Print a table"
+    parser.add_argument("--strict", action="store_true", help=text)
+    text = "print differences of --strict of a class"
+    parser.add_argument("--show", choices=CLASSES, action="append", default=[], help=text)
     options = parser.parse_args()
     if options.requests <= 0:
         parser.error(f"--requests must be above 0, got {options.requests}")
@@ -29,32 +33,38 @@ def main() -> int:
         cluster = LocalCluster.attach(options.cluster) if options.cluster else LocalCluster()
     except ClusterError as error:
         parser.error(str(error))
-    if not options.cluster:
-        cluster.start()
-    try:
-        conformance = Conformance(cluster, options.seed, with_hooks=options.hooks)
-        conformance.trace = options.trace
-        began_at = time.monotonic()
-        try:
-            differences = conformance.run(options.requests)
-        finally:
-            conformance.close()
-        seconds = time.monotonic() - began_at
-    finally:
+    with contextlib.ExitStack() as stack:
         if not options.cluster:
-            cluster.stop()
+            stack.enter_context(cluster)
+        return _compare_mistakes(cluster, options) if options.strict else _compare(cluster, options)
+
+
+def _compare(cluster: LocalCluster, options: argparse.Namespace) -> int:
+    with contextlib.closing(
+        Conformance(cluster, options.seed, with_hooks=options.hooks)
+    ) as conformance:
+        differences = conformance.run(options.requests)
     for difference in differences:
-        sys.stdout.write(f"{difference}\n")
-    sys.stdout.write(
+        print(difference)
+    print(
         f"{conformance.requests} requests, {conformance.watches} of them watches with "
-        f"{conformance.events} events, in {seconds:.1f} s: {len(differences)} differences\n"
+        f"{conformance.events} events: {len(differences)} differences"
     )
     return bool(differences)
+
+
+def _compare_mistakes(cluster: LocalCluster, options: argparse.Namespace) -> int:
+    outcome = compare(cluster, options.seed, options.requests)
+    for name, story in outcome.stories:
+        if name in options.show:
+            print(f"{name}: {story}")
+    print(outcome.build_table())
+    return any(name == "false green" for _, name in outcome.counts)
 
 
 if __name__ == "__main__":
     try:
         sys.exit(main())
     except KeyboardInterrupt:
-        sys.stdout.write("Interrupted.\n")
+        print("Interrupted.")
         sys.exit(130)

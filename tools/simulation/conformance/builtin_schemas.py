@@ -1,7 +1,7 @@
 """``python -m tools.simulation.conformance.builtin_schemas``: write the schemas of built-in kinds.
 
 A real kube-apiserver publishes them as OpenAPI. It does not publish its defaults, nor all that it
-requires: the tables here add those of workloads.
+requires: ``builtin_schemas.yaml`` adds those of workloads.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from webop.cli.manifests.kinds import list_builtin
 from webop.controlplane.cluster import LocalCluster
 from webop.testing.apiserver import Json, Request
 
+from .requests import read
 from .sides import RealSide
 
 FILE = Path(webop.testing.apiserver.__file__).with_name("builtin_schemas.json.gz")
@@ -34,187 +35,15 @@ _KEPT = {
     "x-kubernetes-list-type",
     "x-kubernetes-map-type",
 }
-_CORE, _META = "io.k8s.api.core.v1.", "io.k8s.apimachinery.pkg.apis.meta.v1."
 _FREE: Json = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 _REPLACED: dict[str, Json] = {
     "io.k8s.apimachinery.pkg.api.resource.Quantity": {"format": "quantity"},
     "io.k8s.apimachinery.pkg.util.intstr.IntOrString": {"x-kubernetes-int-or-string": True},
     "io.k8s.apimachinery.pkg.runtime.RawExtension": _FREE,
-    f"{_META}FieldsV1": _FREE,
+    "io.k8s.apimachinery.pkg.apis.meta.v1.FieldsV1": _FREE,
 }
-_LABEL = "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
-_COUNT: Json = {"minimum": 0}
-_PORT: Json = {"minimum": 1, "maximum": 65535}
-_MODE: Json = {"defaultMode": {"default": 420}}
-_WORKLOAD: Json = {"replicas": {"default": 1, **_COUNT}, "minReadySeconds": _COUNT}
-_HISTORY: Json = {"revisionHistoryLimit": {"default": 10, **_COUNT}}
-_CONTAINER: Json = {
-    "name": {"pattern": f"^{_LABEL}$"},
-    "image": {"minLength": 1},
-    "terminationMessagePath": {"default": "/dev/termination-log"},
-    "terminationMessagePolicy": {"default": "File"},
-    "resources": {"default": {}},
-}
-_ROLLING: Json = {"maxUnavailable": "25%", "maxSurge": "25%"}
-# By definitions and fields, what is added to their schemas.
-_ADDED: dict[str, dict[str, Json]] = {
-    f"{_CORE}PodSpec": {
-        "restartPolicy": {"default": "Always"},
-        "terminationGracePeriodSeconds": {"default": 30, **_COUNT},
-        "dnsPolicy": {"default": "ClusterFirst"},
-        "schedulerName": {"default": "default-scheduler"},
-        "securityContext": {"default": {}},
-        "activeDeadlineSeconds": {"minimum": 1},
-    },
-    f"{_CORE}Container": _CONTAINER,
-    f"{_CORE}ContainerPort": {"containerPort": _PORT},
-    f"{_CORE}ServicePort": {"port": _PORT},
-    f"{_CORE}HTTPGetAction": {"scheme": {"default": "HTTP"}},
-    f"{_CORE}Volume": {"name": {"pattern": f"^{_LABEL}$"}},
-    f"{_CORE}Probe": {
-        "timeoutSeconds": {"default": 1, "minimum": 1},
-        "periodSeconds": {"default": 10, "minimum": 1},
-        "successThreshold": {"default": 1, "minimum": 1},
-        "failureThreshold": {"default": 3, "minimum": 1},
-    },
-    f"{_CORE}ConfigMapVolumeSource": _MODE,
-    f"{_CORE}SecretVolumeSource": _MODE,
-    f"{_CORE}DownwardAPIVolumeSource": _MODE,
-    f"{_CORE}ProjectedVolumeSource": _MODE,
-    f"{_CORE}ObjectFieldSelector": {"apiVersion": {"default": "v1"}},
-    "io.k8s.api.apps.v1.DeploymentSpec": {
-        **_WORKLOAD,
-        **_HISTORY,
-        "progressDeadlineSeconds": {"default": 600, **_COUNT},
-        "strategy": {"default": {}},
-    },
-    "io.k8s.api.apps.v1.DeploymentStrategy": {"type": {"default": "RollingUpdate"}},
-    "io.k8s.api.apps.v1.RollingUpdateDeployment": {
-        name: {"default": value} for name, value in _ROLLING.items()
-    },
-    "io.k8s.api.apps.v1.ReplicaSetSpec": _WORKLOAD,
-    "io.k8s.api.apps.v1.StatefulSetSpec": {
-        **_WORKLOAD,
-        **_HISTORY,
-        "podManagementPolicy": {"default": "OrderedReady"},
-        "updateStrategy": {"default": {"rollingUpdate": {"partition": 0}}},
-        "persistentVolumeClaimRetentionPolicy": {
-            "default": {"whenDeleted": "Retain", "whenScaled": "Retain"}
-        },
-    },
-    "io.k8s.api.apps.v1.StatefulSetUpdateStrategy": {"type": {"default": "RollingUpdate"}},
-    "io.k8s.api.apps.v1.DaemonSetSpec": {
-        **_HISTORY,
-        "updateStrategy": {"default": {"rollingUpdate": {"maxUnavailable": 1, "maxSurge": 0}}},
-    },
-    "io.k8s.api.apps.v1.DaemonSetUpdateStrategy": {"type": {"default": "RollingUpdate"}},
-    "io.k8s.api.batch.v1.JobSpec": {
-        "parallelism": _COUNT,
-        "completions": _COUNT,
-        "activeDeadlineSeconds": _COUNT,
-        "ttlSecondsAfterFinished": _COUNT,
-        "backoffLimit": _COUNT,
-        "completionMode": {"enum": ["NonIndexed", "Indexed"]},
-    },
-    "io.k8s.api.batch.v1.CronJobSpec": {
-        "concurrencyPolicy": {"default": "Allow"},
-        "suspend": {"default": False},
-        "successfulJobsHistoryLimit": {"default": 3, **_COUNT},
-        "failedJobsHistoryLimit": {"default": 1, **_COUNT},
-    },
-    f"{_CORE}ServiceSpec": {
-        "type": {"default": "ClusterIP"},
-        "sessionAffinity": {"default": "None"},
-        "internalTrafficPolicy": {"default": "Cluster"},
-    },
-    f"{_CORE}PersistentVolumeClaimSpec": {"volumeMode": {"default": "Filesystem"}},
-}
-_REQUIRED = {
-    f"{_CORE}HTTPGetAction": ["port"],
-    f"{_CORE}TCPSocketAction": ["port"],
-    f"{_CORE}Pod": ["spec"],
-    f"{_CORE}PodTemplateSpec": ["spec"],
-    f"{_CORE}PersistentVolumeClaim": ["spec"],
-    f"{_CORE}PersistentVolumeClaimSpec": ["accessModes", "resources"],
-    f"{_CORE}Service": ["spec"],
-    "io.k8s.api.networking.v1.Ingress": ["spec"],
-    **{
-        f"io.k8s.api.apps.v1.{name}": ["spec"]
-        for name in ("DaemonSet", "Deployment", "ReplicaSet", "StatefulSet")
-    },
-    **{
-        f"io.k8s.api.apps.v1.{name}Spec": ["selector", "template"]
-        for name in ("DaemonSet", "Deployment", "ReplicaSet", "StatefulSet")
-    },
-    "io.k8s.api.batch.v1.Job": ["spec"],
-    "io.k8s.api.batch.v1.JobSpec": ["template"],
-    "io.k8s.api.batch.v1.JobTemplateSpec": ["spec"],
-    "io.k8s.api.batch.v1.CronJobSpec": ["jobTemplate", "schedule"],
-}
-_PODS = ("daemonsets.apps", "deployments.apps", "replicasets.apps", "statefulsets.apps")
-_COUNTED = {
-    *_PODS,
-    *("jobs.batch", "cronjobs.batch", "replicationcontrollers", "poddisruptionbudgets.policy"),
-    *("ingresses.networking.k8s.io", "networkpolicies.networking.k8s.io"),
-    *("flowschemas.flowcontrol.apiserver.k8s.io", "endpointslices.discovery.k8s.io"),
-}
-# The fields that updates cannot change.
-_FROZEN = {
-    **dict.fromkeys(_PODS, ("selector",)),
-    "statefulsets.apps": ("selector", "serviceName", "volumeClaimTemplates"),
-    "jobs.batch": ("selector", "template", "completions", "completionMode"),
-    "persistentvolumeclaims": ("accessModes", "selector", "storageClassName", "volumeMode"),
-}
-_FROZEN_AT_THE_TOP = {
-    "rolebindings.rbac.authorization.k8s.io": ("roleRef",),
-    "clusterrolebindings.rbac.authorization.k8s.io": ("roleRef",),
-    "storageclasses.storage.k8s.io": ("provisioner", "parameters", "reclaimPolicy"),
-    "priorityclasses.scheduling.k8s.io": ("value",),
-}
+_FACTS = read("builtin_schemas")
 _CHANGING = {"activeDeadlineSeconds", "containers", "initContainers", "tolerations"}  # of Pods
-# What is the same in all new objects.
-_STATUSES: dict[str, Json] = {
-    "cronjobs.batch": {},
-    "daemonsets.apps": dict.fromkeys(
-        ("currentNumberScheduled", "desiredNumberScheduled", "numberMisscheduled", "numberReady"),
-        0,
-    ),
-    "deployments.apps": {},
-    "ingresses.networking.k8s.io": {"loadBalancer": {}},
-    "jobs.batch": {},
-    "poddisruptionbudgets.policy": dict.fromkeys(
-        ("currentHealthy", "desiredHealthy", "disruptionsAllowed", "expectedPods"), 0
-    ),
-    "replicasets.apps": {"replicas": 0},
-    "statefulsets.apps": {"replicas": 0, "availableReplicas": 0},
-    "services": {"loadBalancer": {}},
-    "persistentvolumeclaims": {"phase": "Pending"},
-    "persistentvolumes": {"phase": "Pending"},
-    "pods": {"phase": "Pending", "qosClass": "BestEffort"},
-}
-_SPECS: dict[str, Json] = {
-    "jobs.batch": {
-        "backoffLimit": 6,
-        "completionMode": "NonIndexed",
-        "manualSelector": False,
-        "podReplacementPolicy": "TerminatingOrFailed",
-        "suspend": False,
-    },
-    "pods": {  # of admission plugins
-        "enableServiceLinks": True,
-        "preemptionPolicy": "PreemptLowerPriority",
-        "priority": 0,
-        "tolerations": [
-            {
-                "key": f"node.kubernetes.io/{name}",
-                "operator": "Exists",
-                "effect": "NoExecute",
-                "tolerationSeconds": 300,
-            }
-            for name in ("not-ready", "unreachable")
-        ],
-    },
-}
 # What nodes and controllers write is not checked.
 _UNCHECKED = ("AttachedVolume", "Condition", "HTTPHeader", "Node", "ObjectReference", "Status")
 
@@ -247,11 +76,11 @@ def build(side: RealSide) -> bytes:
             made[root]["properties"].pop(field, None)
     while _trim_required(made):
         pass
-    for name, fields in _ADDED.items():
+    for name, fields in _FACTS["added"].items():
         for field, added in fields.items():
-            made[name]["properties"][field] |= added
-    for name, required in _REQUIRED.items():
-        made[name]["required"] = required
+            made[_lengthen(name)]["properties"][field] |= added
+    for name, required in _FACTS["required"].items():
+        made[_lengthen(name)]["required"] = required
     facts = {name: _describe(name, schema, made) for name, schema in kinds.items()}
     content = {"kinds": facts, "definitions": made}
     return gzip.compress(orjson.dumps(content, option=orjson.OPT_SORT_KEYS), mtime=0)
@@ -259,17 +88,24 @@ def build(side: RealSide) -> bytes:
 
 def _describe(resource: str, schema: str, made: dict[str, Json]) -> Json:
     """Return what is known of a kind beside its schema."""
-    fields = _FROZEN.get(resource, ())
+    frozen = _FACTS["frozen"].get(resource, [])
     if resource == "pods":
-        fields = tuple(sorted(made[f"{_CORE}PodSpec"]["properties"].keys() - _CHANGING))
-    frozen = _FROZEN_AT_THE_TOP.get(resource) or [f"spec.{field}" for field in fields]
+        fields = sorted(made[_lengthen("core.PodSpec")]["properties"].keys() - _CHANGING)
+        frozen = [f"spec.{field}" for field in fields]
     facts: Json = {"schema": schema} | ({"frozen": frozen} if frozen else {})
-    facts |= {"counted": ["spec"]} if resource in _COUNTED else {}
-    facts |= {"status": _STATUSES[resource]} if resource in _STATUSES else {}
-    facts |= {"spec": _SPECS[resource]} if resource in _SPECS else {}
+    facts |= {"counted": ["spec"]} if resource in _FACTS["counted"] else {}
+    for part in ("status", "spec"):
+        if resource in _FACTS[part]:
+            facts[part] = _FACTS[part][resource]
     if resource == "jobs.batch":
         facts |= {"selectable": {"status.successful": "0"}, "deletes_by": "Orphan"}
     return facts
+
+
+def _lengthen(name: str) -> str:
+    """Return the name of a definition, of which the file has the end."""
+    group, _, kind = name.partition(".")
+    return f"io.k8s.api.{group}.v1.{kind}"
 
 
 def _add(name: str, known: dict[str, Json], made: dict[str, Json]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,14 +11,14 @@ import orjson
 
 from webop.testing.apiserver import Request
 
-from .drawing import CUSTOM, GROUP, OAKS, Drawing, Drawn, build_crd
+from .drawing import CUSTOM, OAKS, Drawing, build_crd
 from .hooks import PROBE, HookServer, Judge
-from .sides import EventStream, Memory, RealSide, Side, SimulatedSide
+from .requests import CRDS, GROUP, MERGE_PATCH, Drawn
+from .sides import EventStream, Memory, RealSide, Side, SimulatedSide, build_request, reduce
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
 
-_CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _HOOKS = "conformance"
 _ENOUGH = 10
 _WATCHES = 12  # open at once, at most
@@ -34,7 +33,7 @@ class Difference:
     simulated: Any
 
     def __str__(self) -> str:
-        real, simulated = _reduce(self.real, self.simulated)
+        real, simulated = reduce(self.real, self.simulated)
         return f"#{self.number} {self.request}\n   real: {real}\n    sim: {simulated}"
 
 
@@ -60,7 +59,6 @@ class Conformance:
         self.simulated = SimulatedSide(seed)
         self.differences: list[Difference] = []
         self.requests = self.events = self.watches = self.reviews = 0
-        self.trace: str | None = None
         run = f"like-{time.time_ns() // 1_000_000:x}"
         self._namespaces = (f"{run}-1", f"{run}-2")
         self._drawing = Drawing(random.Random(seed), self._namespaces)
@@ -98,43 +96,38 @@ class Conformance:
         if self._hooks is not None:
             self._hooks.close()
         for namespace in self._namespaces:
-            self.real.send(Request("DELETE", f"/api/v1/namespaces/{namespace}"))
+            self._ask("DELETE", f"/api/v1/namespaces/{namespace}")
         self.real.close()
 
+    def _ask(self, method: str, path: str, body: Any = None, **query: str) -> tuple[int, Any]:
+        """Ask the real server alone."""
+        return self.real.send(build_request(method, path, body, **query))
+
     def _add_hooks(self, hooks: HookServer) -> None:
-        headers = {"content-type": "application/json"}
         for path, body in hooks.build_configurations(_HOOKS, self._namespaces[0]).items():
-            request = Request("POST", path, {}, headers, orjson.dumps(body))
-            self.simulated.send(request)
-            while self.real.send(request)[0] != 201:
-                self.real.send(Request("DELETE", f"{path}/{_HOOKS}"))
+            self.simulated.send(build_request("POST", path, body))
+            while self._ask("POST", path, body)[0] != 201:
+                self._ask("DELETE", f"{path}/{_HOOKS}")
+        # It takes a moment until the real server knows its webhooks.
         asked = self._judges[self.real].asked
+        body = OAKS.build("", spec={})
+        body["metadata"] = {"generateName": PROBE, "labels": {"colour": "red"}}
         while {"second", "fourth"} - {name.partition(".")[0] for name, _ in asked}:
-            self._probe_hooks()
+            self._ask("POST", OAKS.build_path(self._namespaces[1]), body, dryRun="All")
+            time.sleep(0.02)
         asked.clear()
 
-    def _probe_hooks(self) -> None:
-        """Have the real server call its webhooks: it takes a moment until it knows them."""
-        metadata = {"generateName": PROBE, "labels": {"colour": "red"}}
-        body = {"apiVersion": OAKS.api_version, "kind": OAKS.kind, "metadata": metadata}
-        path = OAKS.build_path(self._namespaces[1])
-        headers = {"content-type": "application/json"}
-        self.real.send(Request("POST", path, {"dryRun": "All"}, headers, orjson.dumps(body)))
-        time.sleep(0.02)
-
     def _prepare(self) -> None:
-        headers = {"content-type": "application/json"}
-        bodies = [(_CRDS, build_crd(place)) for place in CUSTOM]
+        bodies = [(CRDS, build_crd(place)) for place in CUSTOM]
         bodies += [
             ("/api/v1/namespaces", {"kind": "Namespace", "metadata": {"name": name}})
             for name in self._namespaces
         ]
         for path, body in bodies:
-            request = Request("POST", path, {}, headers, orjson.dumps(body))
-            self.real.send(request)
-            self.simulated.send(request)
+            self._ask("POST", path, body)
+            self.simulated.send(build_request("POST", path, body))
         for place in CUSTOM:
-            while self.real.send(Request("GET", place.build_path("")))[0] != 200:
+            while self._ask("GET", place.build_path(""))[0] != 200:
                 time.sleep(0.05)
         self._clear()
 
@@ -143,32 +136,26 @@ class Conformance:
         for way in ("validating", "mutating"):
             path = f"/apis/admissionregistration.k8s.io/v1/{way}webhookconfigurations"
             for name in (f"{self._namespaces[0]}-hook", _HOOKS):
-                self.real.send(Request("DELETE", f"{path}/{name}"))
-        headers = {"content-type": "application/merge-patch+json"}
-        release = orjson.dumps({"metadata": {"finalizers": None}})
+                self._ask("DELETE", f"{path}/{name}")
+        release = {"metadata": {"finalizers": None}}
         for place in CUSTOM:
             # The webhooks are called for some moments more, and can deny.
-            while items := self.real.send(Request("GET", place.build_path("")))[1]["items"]:
+            while items := self._ask("GET", place.build_path(""))[1]["items"]:
                 for raw in items:
-                    metadata = raw["metadata"]
-                    path = place.build_path(metadata.get("namespace", ""), metadata["name"])
-                    if metadata.get("finalizers"):
+                    namespace = raw["metadata"].get("namespace", "")
+                    path = place.build_path(namespace, raw["metadata"]["name"])
+                    if raw["metadata"].get("finalizers"):
                         # In a namespace that is gone, nothing can be patched.
-                        self._create_namespace(metadata.get("namespace", "default"))
-                        self.real.send(Request("PATCH", path, {}, headers, release))
-                    self.real.send(Request("DELETE", path))
-
-    def _create_namespace(self, name: str) -> None:
-        body = orjson.dumps({"metadata": {"name": name}})
-        headers = {"content-type": "application/json"}
-        self.real.send(Request("POST", "/api/v1/namespaces", {}, headers, body))
+                        self._ask("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
+                        self.real.send(build_request("PATCH", path, release, MERGE_PATCH))
+                    self._ask("DELETE", path)
 
     def _send(self, drawn: Drawn) -> None:
         if drawn.needs_cache:
             self._refresh(drawn)
         answers = {}
         for side, memory in self._memories.items():
-            status, body = side.send(_build(drawn, memory))
+            status, body = side.send(memory.build(drawn))
             memory.take(drawn.resource, status, body)
             answers[side] = memory.normalise(status, body)
         self._compare(self.requests, drawn, answers[self.real], answers[self.simulated])
@@ -184,8 +171,8 @@ class Conformance:
     def _watch(self, drawn: Drawn) -> None:
         self.watches += 1
         self._refresh(drawn)
-        real = self.real.watch(_build(drawn, self._memories[self.real]))
-        simulated = self.simulated.watch(_build(drawn, self._memories[self.simulated]))
+        real = self.real.watch(self._memories[self.real].build(drawn))
+        simulated = self.simulated.watch(self._memories[self.simulated].build(drawn))
         if isinstance(real, tuple) or isinstance(simulated, tuple):
             answers = [
                 self._memories[side].normalise(*answer) if isinstance(answer, tuple) else "stream"
@@ -230,8 +217,6 @@ class Conformance:
         self.real.send(Request("GET", drawn.path))
 
     def _compare(self, number: int, request: Any, real: Any, simulated: Any) -> None:
-        if self.trace and self.trace in str(request):
-            sys.stdout.write(f"#{number} {request}\n   {real}\n")
         if _write(real) != _write(simulated):
             self.differences.append(Difference(number, request, real, simulated))
 
@@ -253,28 +238,3 @@ def _is_known_difference(drawn: Drawn) -> bool:
     return isinstance(body, dict) and bool(
         wrong & {str(body.get("kind")), str(body.get("apiVersion"))}
     )
-
-
-def _build(drawn: Drawn, memory: Memory) -> Request:
-    body = memory.fill_in(drawn.body)
-    return Request(
-        drawn.method,
-        drawn.path,
-        memory.fill_in(drawn.query),
-        {"content-type": drawn.content_type, **drawn.headers},
-        None if body is None else orjson.dumps(body),
-    )
-
-
-def _reduce(one: Any, other: Any) -> tuple[Any, Any]:
-    if isinstance(one, dict) and isinstance(other, dict):
-        keys = {**one, **other}
-        pairs = {key: _reduce(one.get(key, "absent"), other.get(key, "absent")) for key in keys}
-        pairs = {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
-        return {key: pair[0] for key, pair in pairs.items()}, {
-            key: pair[1] for key, pair in pairs.items()
-        }
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple) and len(one) == len(other):
-        lists = [_reduce(*pair) for pair in zip(one, other, strict=True) if pair[0] != pair[1]]
-        return [pair[0] for pair in lists], [pair[1] for pair in lists]
-    return one, other

@@ -9,22 +9,18 @@ import base64
 import time
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
-from webop.testing.apiserver import Json, Refusal, Request
+from webop.testing.apiserver import Json, Refusal
 from webop.testing.apiserver.conversions import refuse_conversion
 
-from .drawing import JSON, JSON_PATCH, MERGE_PATCH
 from .hooks import HookServer, Judge
-from .sides import EventStream, Memory, RealSide, Side, SimulatedSide
+from .requests import APPLY, CRDS, JSON, JSON_PATCH, MERGE_PATCH, Place
+from .sides import Player, RealSide, Side, SimulatedSide, Told, build_request, play_both
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
 
-_APPLY = "application/apply-patch+yaml"
 _GROUP = "conversions.webop.dev"
 _NAME = f"boats.{_GROUP}"
-_CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _FIELDS = {"v1": "length", "v2": "size"}
 _OWN = {"v1": "color", "v2": "sail"}  # with a default; the other version does not have it
 _FAILS, _RENAMES, _MARKS, _SPOILS, _STAYS = range(90, 95)  # on the way to v1
@@ -84,30 +80,22 @@ def tell(cluster: LocalCluster) -> list[tuple[str, Any, Any]]:
     definition = _build_crd(hooks)
     try:
         _define(real, definition)
-        simulated.send(_build_request("POST", _CRDS, definition))
-        first = _Player(simulated, None)
-        _play(first)
-        second = _Player(real, first.told)
-        _play(second)
+        simulated.send(build_request("POST", CRDS, definition))
+        return play_both(_play, real, simulated, _Player)
     finally:
-        real.send(_build_request("DELETE", f"{_CRDS}/{_NAME}"))
+        real.send(build_request("DELETE", f"{CRDS}/{_NAME}"))
         real.close()
         hooks.close()
-    pairs = zip(second.told, first.told, strict=True)
-    return [(what, found, wanted) for (what, found), (_, wanted) in pairs if found != wanted]
 
 
-class _Player:
-    """Plays on one side; with what the other one has told, events are waited for."""
+class _Player(Player):
+    """Addresses boats, by their version and name."""
 
-    def __init__(self, side: Side, wanted: list[tuple[str, Any]] | None) -> None:
-        self.told: list[tuple[str, Any]] = []
-        self._side = side
-        self._wanted = wanted
-        self._memory = Memory(is_ranking=False)
+    def __init__(self, side: Side, wanted: Told | None) -> None:
+        super().__init__(side, wanted)
         self._versions: dict[str, str] = {}
 
-    def send(
+    def ask(
         self,
         method: str,
         version: str,
@@ -116,54 +104,39 @@ class _Player:
         form: str = JSON,
         **query: str,
     ) -> None:
-        """Send a request; note the answer, and whether the object has a new resource version."""
-        name, _, sub = name.partition("/")
-        request = _build_request(
-            method, _locate(version, name, sub), self._memory.fill_in(body), form, **query
+        """Send a request, and do not wait for another answer."""
+        request = build_request(
+            method, _locate(version, name), self.memory.fill_in(body), form, **query
         )
-        status, answer = self._side.send(request)
-        self._memory.take("boats", status, answer)
+        told = self.describe(name.partition("/")[0], *self.side.send(request))
+        self.told.append((f"{method} {version} {name} {body} {query}", told))
+
+    def describe(self, path: str, status: int, answer: Any) -> Any:
+        """Note also whether the object has a new resource version."""
+        self.memory.take("boats", status, answer)
         metadata = (answer.get("metadata") or {}) if isinstance(answer, dict) else {}
-        is_new = self._versions.get(name) != metadata.get("resourceVersion")
+        is_new = self._versions.get(path) != metadata.get("resourceVersion")
         if "uid" in metadata:
-            self._versions[name] = metadata.get("resourceVersion", "")
-        told = [self._memory.normalise(status, answer), "uid" in metadata and is_new]
+            self._versions[path] = metadata.get("resourceVersion", "")
+        told = [self.memory.normalise(status, answer), "uid" in metadata and is_new]
         message = str(answer.get("message", "")) if isinstance(answer, dict) else ""
         if message.startswith(("conversion", "Apply failed")):
             told.append(message.partition(" must be")[0].partition("metadata.")[0])
-        self.told.append((f"{method} {version} {name}/{sub} {body} {query}", told))
+        return told
 
     def apply(self, version: str, name: str, manager: str, *, force: str = "", **spec: Any) -> None:
         """Apply a configuration."""
         query = {"fieldManager": manager, **({"force": force} if force else {})}
-        self.send("PATCH", version, name, _build(version, name, **spec), _APPLY, **query)
+        self.ask("PATCH", version, name, _build(version, name, **spec), APPLY, **query)
 
     def merge(self, version: str, name: str, patch: Json, **query: str) -> None:
         """Send a merge patch."""
-        self.send("PATCH", version, name, patch, MERGE_PATCH, **query)
-
-    def watch(self, version: str, **query: str) -> EventStream:
-        request = Request("GET", _locate(version), {"watch": "true", **query})
-        stream = self._side.watch(request)
-        assert not isinstance(stream, tuple), stream
-        return stream
-
-    def read(self, what: str, stream: EventStream) -> None:
-        """Note the events until now."""
-        deadline = time.monotonic() + _PATIENCE
-        wanted = self._wanted[len(self.told)][1] if self._wanted is not None else None
-        while True:
-            events = [self._memory.normalise_event(event) for event in stream.read()]
-            if self._wanted is None or events == wanted or time.monotonic() > deadline:
-                break
-            time.sleep(0.02)
-        self.told.append((what, events))
-        stream.close()
+        self.ask("PATCH", version, name, patch, MERGE_PATCH, **query)
 
 
 def _play(player: _Player) -> None:
     streams = {
-        f"the watch of {version} {query}": player.watch(version, **query)
+        f"the watch of {version} {query}": player.watch(_locate(version), **query)
         for version, query in (
             ("v1", {}),
             ("v2", {}),
@@ -176,46 +149,47 @@ def _play(player: _Player) -> None:
     _delete(player)
     for what, stream in streams.items():
         player.read(what, stream)
-    stream = player.watch("v2")
+        stream.close()
+    stream = player.watch(_locate("v2"))
     _fail(player)
     player.read("the watch of v2 while conversions to v1 fail", stream)
-    player.read("the watch of v1 after conversions fail", player.watch("v1"))
-    player.send("DELETE", "v2")
-    player.send("GET", "v2")
+    player.read("the watch of v1 after conversions fail", player.watch(_locate("v1")))
+    player.ask("DELETE", "v2")
+    player.ask("GET", "v2")
 
 
 def _write(player: _Player) -> None:
     for version in ("v1", "v2"):
-        player.send("POST", version, "", _build(version, "a", **{_FIELDS[version]: 1}))
-    player.send("GET", "v1", "a")
-    player.send("GET", "v2", "a")
-    player.send("POST", "v1", "", _build("v1", "dry", length=1), dryRun="All")
-    player.send("POST", "v1", "", _build("v2", "wrong", size=1))
-    player.send("POST", "v2", "", _build("v2", "b", size=2, crew=[{"name": "x"}]))
-    player.send("GET", "v1", "b")
+        player.ask("POST", version, "", _build(version, "a", **{_FIELDS[version]: 1}))
+    player.ask("GET", "v1", "a")
+    player.ask("GET", "v2", "a")
+    player.ask("POST", "v1", "", _build("v1", "dry", length=1), dryRun="All")
+    player.ask("POST", "v1", "", _build("v2", "wrong", size=1))
+    player.ask("POST", "v2", "", _build("v2", "b", size=2, crew=[{"name": "x"}]))
+    player.ask("GET", "v1", "b")
     for version in ("v1", "v1", "v2", "v2"):  # not each of them changes what is stored
         player.merge(version, "b", {"spec": {_FIELDS[version]: 5}})
     for wrong in (100, None, "text"):
         player.merge("v1", "b", {"spec": {"length": wrong}})
     test = {"op": "test", "path": "/spec/length", "value": 5}
     change = {"op": "replace", "path": "/spec/length", "value": 6}
-    player.send("PATCH", "v1", "b", [test, change], JSON_PATCH)
-    player.send("PATCH", "v2", "b", [test, change], JSON_PATCH)
+    player.ask("PATCH", "v1", "b", [test, change], JSON_PATCH)
+    player.ask("PATCH", "v2", "b", [test, change], JSON_PATCH)
     player.merge("v1", "b", {"spec": {"color": "blue"}})
     player.merge("v2", "b", {"spec": {"sail": "blue"}})
     player.merge("v1", "b", {})
-    player.send("PATCH", "v1", "b", [], JSON_PATCH)
+    player.ask("PATCH", "v1", "b", [], JSON_PATCH)
     player.merge("v1", "b", {"metadata": {"labels": {"x": "y"}}})
-    player.send("GET", "v2", "b")
+    player.ask("GET", "v2", "b")
     player.merge("v1", "b/status", {"status": {"x": 1}})
     for version, field in _FIELDS.items():
-        player.send("GET", version)
-        player.send("GET", version, fieldSelector=f"spec.{field}=6")
-        player.send("GET", version, labelSelector="x=y")
+        player.ask("GET", version)
+        player.ask("GET", version, fieldSelector=f"spec.{field}=6")
+        player.ask("GET", version, labelSelector="x=y")
     whole = _build("v1", "b", length=7)
     for found in ("$version:boats/default/b", "1"):
         body = {**whole, "metadata": {"name": "b", "resourceVersion": found}}
-        player.send("PUT", "v1", "b", body)
+        player.ask("PUT", "v1", "b", body)
     player.merge("v1", "b", {"spec": {"length": 8}}, dryRun="All")
 
 
@@ -237,32 +211,32 @@ def _apply(player: _Player) -> None:
     player.apply("v2", "s", "p", size=14)
     player.apply("v1", "s", "p", length=14)
     player.apply("v2", "s", "q", size=14)
-    player.send("GET", "v1", "s")
+    player.ask("GET", "v1", "s")
 
 
 def _delete(player: _Player) -> None:
-    player.send("DELETE", "v1", "b")
-    player.send("DELETE", "v2", "s")
+    player.ask("DELETE", "v1", "b")
+    player.ask("DELETE", "v2", "s")
     player.merge("v1", "a", {"metadata": {"finalizers": ["example.com/x"]}})
-    player.send("DELETE", "v1", "a")
-    player.send("GET", "v2", "a")
+    player.ask("DELETE", "v1", "a")
+    player.ask("GET", "v2", "a")
     player.merge("v1", "a", {"metadata": {"finalizers": None}})
 
 
 def _fail(player: _Player) -> None:
-    player.send("POST", "v2", "", _build("v2", "m", size=_MARKS))
+    player.ask("POST", "v2", "", _build("v2", "m", size=_MARKS))
     for version in _FIELDS:
-        player.send("GET", version, "m")
-        player.send("GET", version, labelSelector="marked")
-    player.send("POST", "v2", "", _build("v2", "f", size=_FAILS))
-    player.send("GET", "v1", "f")
-    player.send("GET", "v1")
+        player.ask("GET", version, "m")
+        player.ask("GET", version, labelSelector="marked")
+    player.ask("POST", "v2", "", _build("v2", "f", size=_FAILS))
+    player.ask("GET", "v1", "f")
+    player.ask("GET", "v1")
     player.merge("v1", "f", {"spec": {"length": 5}})
-    player.send("DELETE", "v1", "f")
-    player.send("POST", "v1", "", _build("v1", "g", length=_FAILS))
-    player.send("POST", "v1", "", _build("v1", "h", length=_FAILS), dryRun="All")
-    player.send("POST", "v1", "", _build("v1", "f", length=3))
-    player.send("GET", "v2", "g")
+    player.ask("DELETE", "v1", "f")
+    player.ask("POST", "v1", "", _build("v1", "g", length=_FAILS))
+    player.ask("POST", "v1", "", _build("v1", "h", length=_FAILS), dryRun="All")
+    player.ask("POST", "v1", "", _build("v1", "f", length=3))
+    player.ask("GET", "v2", "g")
     player.apply("v1", "k", "p", length=1)
     for value in (_FAILS, 2, 3):  # the owner of a field of v1 is forgotten
         player.merge("v2", "k", {"spec": {"size": value}}, fieldManager="u")
@@ -271,7 +245,7 @@ def _fail(player: _Player) -> None:
     player.apply("v1", "k", "q", length=5)
     for value in (_RENAMES, _SPOILS, _STAYS):
         player.merge("v2", "f", {"spec": {"size": value}})
-        player.send("GET", "v1", "f")
+        player.ask("GET", "v1", "f")
 
 
 def _build(version: str, name: str, **spec: Any) -> Json:
@@ -279,26 +253,19 @@ def _build(version: str, name: str, **spec: Any) -> Json:
     return {**head, "spec": spec}
 
 
-def _locate(version: str, name: str = "", sub: str = "") -> str:
+def _locate(version: str, name: str = "") -> str:
     path = f"/apis/{_GROUP}/{version}/namespaces/default/boats"
-    return "/".join(filter(None, (path, name, sub)))
-
-
-def _build_request(
-    method: str, path: str, body: Any = None, form: str = JSON, **query: str
-) -> Request:
-    content = None if body is None else orjson.dumps(body)
-    return Request(method, path, query, {"content-type": form}, content)
+    return f"{path}/{name}" if name else path
 
 
 def _define(real: RealSide, definition: Json) -> None:
     deadline = time.monotonic() + 2 * _PATIENCE
-    while real.send(_build_request("POST", _CRDS, definition))[0] != 201:
-        real.send(_build_request("DELETE", f"{_CRDS}/{_NAME}"))  # of an earlier comparison
+    while real.send(build_request("POST", CRDS, definition))[0] != 201:
+        real.send(build_request("DELETE", f"{CRDS}/{_NAME}"))  # of an earlier comparison
         assert time.monotonic() < deadline
         time.sleep(0.2)
     # Some time after its first answers, the server still creates nothing.
-    probe = _build_request("POST", _locate("v1"), _build("v1", "probe", length=1), dryRun="All")
+    probe = build_request("POST", _locate("v1"), _build("v1", "probe", length=1), dryRun="All")
     while real.send(probe)[0] != 201:
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -335,15 +302,7 @@ def _build_crd(hooks: HookServer) -> Json:
         )
     client = {"url": hooks.url, "caBundle": base64.b64encode(hooks.ca).decode()}
     webhook = {"clientConfig": client, "conversionReviewVersions": ["v1"]}
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": _NAME},
-        "spec": {
-            "group": _GROUP,
-            "scope": "Namespaced",
-            "names": {"plural": "boats", "kind": "Boat"},
-            "versions": versions,
-            "conversion": {"strategy": "Webhook", "webhook": webhook},
-        },
-    }
+    crd = Place("boats", "Boat", _GROUP).build_crd({})
+    crd["spec"]["versions"] = versions
+    crd["spec"]["conversion"] = {"strategy": "Webhook", "webhook": webhook}
+    return crd

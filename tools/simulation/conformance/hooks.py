@@ -17,7 +17,7 @@ from webop.servers.certificates.certs import build_certificate_self_signed
 from webop.testing.apiserver import Json
 from webop.testing.apiserver.webhooks import Review
 
-from .drawing import GROUP
+from .requests import GROUP
 
 PROBE = "probe-"
 _NAMES = {

@@ -16,8 +16,10 @@ import random
 import socket
 import ssl
 import threading
+import time
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import urlencode, urlsplit
 
 import orjson
@@ -25,11 +27,14 @@ import orjson
 from tools.simulation.api_server import APIServer
 from webop.testing.apiserver import Json, Request, Response, Watch
 
+from .requests import JSON, Drawn
+
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
 
 _TIMESTAMPS = ("creationTimestamp", "deletionTimestamp", "lastTransitionTime")
 _RECENT = 300  # writes
+_PATIENCE = 20.0  # seconds, for what controllers of the real server do
 _UNKNOWN_UID = "00000000-0000-0000-0000-000000000000"
 
 
@@ -198,6 +203,11 @@ class Memory:
             return metadata.get("resourceVersion", "1")
         return {**self._objects[key]} if key in self._objects else {}
 
+    def build(self, drawn: Drawn) -> Request:
+        """Return a request without placeholders."""
+        query, body = self.fill_in(drawn.query), self.fill_in(drawn.body)
+        return build_request(drawn.method, drawn.path, body, drawn.content_type, **query)
+
     def take(self, resource: str, status: int, body: Any) -> None:
         """Remember an answer to a request that is no watch."""
         if not isinstance(body, dict) or status >= 300:
@@ -305,3 +315,109 @@ def _read(answer: http.client.HTTPResponse) -> tuple[int, Any]:
 
 def _split(response: Response) -> tuple[int, Any]:
     return response.status, response.text or response.body
+
+
+Told = list[tuple[str, Any]]
+
+
+class Player:
+    """Plays a story on one side, and keeps what it answers.
+
+    With what the other side has told, answers are waited for until they are the same: controllers
+    of the real server need moments.
+    """
+
+    def __init__(self, side: Side, wanted: Told | None) -> None:
+        self.told: Told = []
+        # How often something is read until it is as wanted is by chance.
+        self.memory = Memory(is_ranking=False)
+        self.side = side
+        self._wanted = wanted
+        self._streams: list[EventStream] = []
+
+    def send(
+        self, method: str, path: str, body: Any = None, form: str = JSON, **query: str
+    ) -> None:
+        request = build_request(method, path, self.memory.fill_in(body), form, **query)
+
+        def ask() -> tuple[Any, bool]:
+            status, answer = self.side.send(request)
+            told = self.describe(path, status, answer)
+            return told, method != "GET" and status not in {404, 429}
+
+        self.keep(f"{method} {path} {body or ''} {query or ''}", ask)
+
+    def describe(self, path: str, status: int, answer: Any) -> Any:
+        """Take note of an answer; return what is compared."""
+        self.memory.take(path.partition("/namespaces/")[2].split("/")[-1], status, answer)
+        return self.memory.normalise(status, answer)
+
+    def watch(self, path: str, **query: str) -> EventStream:
+        stream = self.side.watch(Request("GET", path, {"watch": "true", **query}))
+        assert not isinstance(stream, tuple), stream
+        self._streams.append(stream)
+        return stream
+
+    def read(self, what: str, stream: EventStream) -> None:
+        """Note the events until now, and whether they have ended."""
+
+        def look() -> tuple[Any, bool]:
+            events = [self.memory.normalise_event(event) for event in stream.read()]
+            return (events, stream.is_over), False
+
+        self.keep(what, look)
+
+    def close(self) -> None:
+        for stream in self._streams:
+            stream.close()
+
+    def keep(self, what: str, look: Callable[[], tuple[Any, bool]]) -> None:
+        """Note what is to be seen: as wanted, or at last, or if it is final."""
+        deadline = time.monotonic() + _PATIENCE
+        while True:
+            result, is_final = look()
+            is_alike = self._wanted is None or self._wanted[len(self.told)][1] == result
+            if is_alike or is_final or time.monotonic() > deadline:
+                break
+            time.sleep(0.02)
+        self.told.append((what, result))
+
+
+P = TypeVar("P", bound=Player)
+
+
+def play_both(
+    story: Callable[[P], None], real: Side, simulated: Side, make: Callable[[Side, Told | None], P]
+) -> list[tuple[str, Any, Any]]:
+    """Play a story on both sides; return the differences: what, real, simulated."""
+    first = make(simulated, None)
+    story(first)
+    second = make(real, first.told)
+    try:
+        story(second)
+    finally:
+        for player in (first, second):
+            player.close()
+    pairs = zip(second.told, first.told, strict=True)
+    return [(what, found, wanted) for (what, found), (_, wanted) in pairs if found != wanted]
+
+
+def build_request(
+    method: str, path: str, body: Any = None, form: str = JSON, **query: str
+) -> Request:
+    content = None if body is None else orjson.dumps(body)
+    return Request(method, path, query, {"content-type": form}, content)
+
+
+def reduce(one: Any, other: Any) -> tuple[Any, Any]:
+    """Return only the parts of two values that differ."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        keys = [key for key in {**one, **other} if one.get(key, "-") != other.get(key, "-")]
+        pairs = {key: reduce(one.get(key, "-"), other.get(key, "-")) for key in keys}
+        return {key: pair[0] for key, pair in pairs.items()}, {
+            key: pair[1] for key, pair in pairs.items()
+        }
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple) and len(one) == len(other):
+        lists = [reduce(*pair) for pair in zip(one, other, strict=True) if pair[0] != pair[1]]
+        return [pair[0] for pair in lists], [pair[1] for pair in lists]
+    return one, other

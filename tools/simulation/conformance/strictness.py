@@ -1,32 +1,30 @@
-"""``python -m tools.simulation.conformance.strictness``: does the fake client accept too much?
+"""Does the fake client accept too much? The same mistakes to it and to a real API server.
 
-Random requests, most of them with a mistake, go to a real kube-apiserver and to the API server of
-``webop.testing.FakeClient``. The table counts how their answers differ.
+The table counts how the answers of ``webop.testing.FakeClient`` differ.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import random
-import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from webop.controlplane.cluster import LocalCluster
 from webop.testing import FakeClient
 from webop.testing.apiserver import Request
 
-from .drawing import Drawn
-from .sides import Memory, RealSide
-from .strict_requests import NAMED, ROCKS, Case, Cases, build_crd
+from .requests import CRDS
+from .sides import Memory, RealSide, build_request, reduce
+from .strict_requests import ROCKS, Case, Cases, build_crd
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
 
 CLASSES = ("false green", "false red", "other status", "other content", "other causes")
-_CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
 @dataclass
@@ -67,53 +65,46 @@ def compare(cluster: LocalCluster, seed: int, count: int) -> Outcome:
     """Send so many requests to both servers."""
     outcome = Outcome()
     namespace = f"strict-{time.time_ns() // 1_000_000:x}"
-    simulated = _FakeSide(namespace)
     with contextlib.closing(RealSide(cluster)) as real:
-        sides = (real, simulated)
-        made = orjson.dumps({"metadata": {"name": namespace}})
-        form = {"content-type": "application/json"}
-        real.send(Request("POST", "/api/v1/namespaces", {}, form, made))
+        sides = (real, _FakeSide(namespace))
+        body = {"metadata": {"name": namespace}}
+        real.send(build_request("POST", "/api/v1/namespaces", body))
         for side in sides:
-            side.send(Request("POST", _CRDS, {}, form, orjson.dumps(build_crd())))
+            side.send(build_request("POST", CRDS, build_crd()))
         while real.send(Request("GET", ROCKS.build_path(namespace)))[0] != 200:
             time.sleep(0.1)
         cases = Cases(random.Random(seed), namespace)
         for _ in range(count):
-            _compare_one(outcome, cases.draw(), sides)
+            case = cases.draw()
+            outcome.sent[case.kind] += 1
+            if difference := _find_difference(case, *(_play(side, case) for side in sides)):
+                outcome.counts[case.kind, difference[0]] += 1
+                outcome.stories.append(difference)
         real.send(Request("DELETE", f"/api/v1/namespaces/{namespace}"))
     return outcome
 
 
-def _compare_one(outcome: Outcome, case: Case, sides: tuple[Any, ...]) -> None:
-    answers = [_play(side, case) for side in sides]
-    kind = case.place.plural if case.place in NAMED else "other kinds"
-    outcome.sent[kind] += 1
-    (real, real_content, real_causes), (fake, fake_content, fake_causes) = answers
-    if real >= 400 and fake < 400:
-        name = "false green"
-    elif real < 400 <= fake:
-        name = "false red"
-    elif real != fake:
-        name = "other status"
-    elif real_content != fake_content:
-        name = "other content"
-    elif real_causes != fake_causes:
-        name = "other causes"
-    else:
-        return
-    outcome.counts[kind, name] += 1
-    texts = [f"{status} {content} {causes}" for status, content, causes in answers]
-    if name == "other content" and real < 400:
-        texts = [str(part) for part in _reduce(real_content, fake_content)]
-    story = f"{case.request}\n   real: {texts[0][:700]}\n   fake: {texts[1][:700]}"
-    outcome.stories.append((name, story))
+def _find_difference(case: Case, real: Any, fake: Any) -> tuple[str, str] | None:
+    """Return the class of a difference, and a description."""
+    is_real, is_fake = real[0] < 400, fake[0] < 400
+    parts = zip(CLASSES[2:], real, fake, strict=True)
+    differing = [name for name, one, other in parts if one != other]
+    if is_real == is_fake and not differing:
+        return None
+    name = differing[0]
+    if is_real != is_fake:
+        name = "false green" if is_fake else "false red"
+    texts = [f"{status} {content} {causes}" for status, content, causes in (real, fake)]
+    if name == "other content" and is_real:
+        texts = [str(part) for part in reduce(real[1], fake[1])]
+    return name, f"{case.request}\n   real: {texts[0][:700]}\n   fake: {texts[1][:700]}"
 
 
 def _play(side: Any, case: Case) -> tuple[int, Any, Any]:
     """Return the status, the content or the reason, and the fields of the causes."""
     memory = Memory(is_ranking=False)
     for drawn in (*case.before, case.request):
-        status, body = side.send(_fill_in(drawn, memory))
+        status, body = side.send(memory.build(drawn))
         memory.take(drawn.resource, status, body)
         if status >= 400:
             break
@@ -127,12 +118,6 @@ def _play(side: Any, case: Case) -> tuple[int, Any, Any]:
     return status, content[1:2], sorted(causes)
 
 
-def _fill_in(drawn: Drawn, memory: Memory) -> Request:
-    body = None if drawn.body is None else orjson.dumps(memory.fill_in(drawn.body))
-    headers = {"content-type": drawn.content_type, **drawn.headers}
-    return Request(drawn.method, drawn.path, dict(drawn.query), headers, body)
-
-
 def _replace(value: Any, uid: str | None) -> Any:
     """Put a placeholder for a uid: Jobs have theirs in labels, too."""
     if isinstance(value, dict):
@@ -140,40 +125,3 @@ def _replace(value: Any, uid: str | None) -> Any:
     if isinstance(value, (list, tuple)):
         return [_replace(item, uid) for item in value]
     return "a uid" if uid and value == uid else value
-
-
-def _reduce(one: Any, other: Any) -> tuple[Any, Any]:
-    """Return only the parts that differ."""
-    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        pairs = [_reduce(*pair) for pair in zip(one, other, strict=True) if pair[0] != pair[1]]
-        return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-    if isinstance(one, dict) and isinstance(other, dict):
-        keys = [key for key in {**one, **other} if one.get(key) != other.get(key)]
-        pairs = [_reduce(one.get(key, "-"), other.get(key, "-")) for key in keys]
-        return (
-            dict(zip(keys, (pair[0] for pair in pairs), strict=True)),
-            dict(zip(keys, (pair[1] for pair in pairs), strict=True)),
-        )
-    return one, other
-
-
-def main() -> int:
-    """Run the comparison; 1 if there are false greens."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tools.simulation.conformance.strictness", description=__doc__
-    )
-    parser.add_argument("--requests", type=int, default=2000)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--show", choices=CLASSES, action="append", default=[])
-    options = parser.parse_args()
-    with LocalCluster() as cluster:
-        outcome = compare(cluster, options.seed, options.requests)
-    for name, story in outcome.stories:
-        if name in options.show:
-            sys.stdout.write(f"{name}: {story}\n")
-    sys.stdout.write(f"{outcome.build_table()}\n")
-    return any(name == "false green" for _, name in outcome.counts)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

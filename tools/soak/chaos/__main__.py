@@ -8,17 +8,9 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from tools.long_runs import Say, add_keep, build_parser, make_kept, prove
-from tools.soak.chaos.invariants import find_idle_daemons, judge
+from tools.long_runs import Say, build_parser, prove, take_options
 from tools.soak.chaos.plan import build_plan
-from tools.soak.chaos.report import show
-from tools.soak.chaos.story import (
-    Times,
-    collect,
-    play,
-    set_up,
-    summarize,
-)
+from tools.soak.chaos.story import Times, play, set_up
 from webop.testing import LocalCluster
 
 _LONGEST = 7 * 24 * 60  # minutes: all faults of a run are planned at its start
@@ -26,46 +18,31 @@ _LONGEST = 7 * 24 * 60  # minutes: all faults of a run are planned at its start
 
 def main() -> int:
     """Run the command line; return 0 if no rule was violated."""
-    defaults = Times()
     parser = build_parser("chaos", __doc__, Times)
-    add = parser.add_argument
-    add("--alone", action="store_true", help="one replica without a Lease")
-    add_keep(parser)
-    chosen = vars(parser.parse_args())
-    has_lease, keep = not chosen.pop("alone"), chosen.pop("keep")
-    times = Times(**chosen)
-    if min(times.minutes, times.objects, times.rate, times.replicas) <= 0:
-        parser.error("--minutes, --objects, --rate and --replicas must be above 0")
-    if not (times.minutes <= _LONGEST and times.calm >= 0):  # nan is neither
-        parser.error(f"--minutes must be at most {_LONGEST} (a week), --calm at least 0")
+    parser.add_argument("--alone", action="store_true", help="one replica without a Lease")
+    times, keep, more = take_options(parser, Times)
+    if times.minutes > _LONGEST:
+        parser.error(f"--minutes must be at most {_LONGEST} (a week)")
     if not (math.isfinite(times.rate) and math.isfinite(times.calm)):
         parser.error("--rate and --calm must be finite numbers")
-    if not has_lease and times.replicas != defaults.replicas:
+    if more.alone and times.replicas != Times().replicas:
         parser.error("--alone runs one replica: --replicas does nothing with it")
-    make_kept(parser, keep)
-    times = times if has_lease else replace(times, replicas=1)
-    return prove("chaos", times, partial(_run, times, has_lease=has_lease), keep)
+    times = replace(times, replicas=1) if more.alone else times
+    return prove("chaos", times, partial(_run, times), keep)
 
 
-async def _run(
-    times: Times,
-    cluster: LocalCluster,
-    folder: Path,
-    say: Say,
-    *,
-    has_lease: bool,
-) -> int:
+async def _run(times: Times, cluster: LocalCluster, folder: Path, say: Say) -> int:
     plan = build_plan(times.seed, times.minutes * 60, times.replicas)
-    async with set_up(cluster, folder, times, has_lease=has_lease) as stage:
+    async with set_up(cluster, folder, times) as stage:
         say(f"Replicas ready on Kubernetes {cluster.version}. {len(plan)} faults are planned.")
-        took = await play(stage, times, plan, say)
-        evidence = collect(stage)
-        violations = [*stage.problems, *judge(evidence), *find_idle_daemons(evidence)]
-    show(violations, evidence, stage.told, stage.began, say)
-    for line in summarize(stage, evidence, took):
-        say(line)
-    say(f"Violations: {len(violations)}")
-    return int(bool(violations))
+        await play(stage, times, plan, say)
+        evidence = stage.collect(has_lease=stage.has_lease)
+        balancer = stage.fleet.balancer
+        counts = {
+            "faults": stage.counts,
+            "reviews without a replica": balancer.refused if balancer else 0,
+        }
+        return int(bool(stage.conclude(evidence, (), counts, say)))
 
 
 if __name__ == "__main__":

@@ -1,24 +1,23 @@
-"""A rolling restart under load, and a rotation of the CA; counts failed and unchecked creations.
+"""A rolling restart under load, and a rotation of the CA; counts failed and unchecked requests.
 
 Objects are created at a steady rate: good ones, which the mutating webhook must stamp, and bad
 ones, which the validating webhook must deny. At the same time, all replicas are replaced one after
 another, and the Secret with the certificates is deleted, which causes new certificates with a new
-CA.
+CA. In the way "converting", objects of a kind with several versions are read and written instead
+(:mod:`tools.soak.rollout.conversions`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import signal
 import ssl
 import time
-from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import httpx
 
@@ -26,8 +25,9 @@ from tests.kit.operators import Kind
 from tests.kit.waiting import eventually
 from tools.long_runs import Say, option
 from tools.soak.balancer import Balancer, open_service
-from tools.soak.rollout.replicas import HANDLERS, Plan, Replica
-from tools.soak.steady_load import SteadyLoad, T
+from tools.soak.fleet import RUN, Fleet
+from tools.soak.handlers import CHECKING, HEAD, SERVING, SERVING_FILES, STAMPING
+from tools.soak.steady_load import run_steadily
 from webop.objects.resources import Resource
 from webop.servers.certificates.certs import build_certificate_self_signed
 
@@ -39,6 +39,25 @@ SECRET = "webhooks-webhook-certs"
 _CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1"
 _PLURAL = "webhookconfigurations"
 _PATIENCE = 90.0  # seconds
+_UVICORN = ["uvicorn", "--port={port}", "--host=127.0.0.1", "--no-access-log"]
+_UVICORN += ["--ssl-certfile=cert.pem", "--ssl-keyfile=key.pem", "webop.app:app"]
+_PROTOCOL = "--http=webop.servers.http.protocol:HTTPProtocol"
+
+MANAGED = HEAD + SERVING + STAMPING + CHECKING
+_CONVERTING = """
+from tests.kit.versioned_shops import declare
+
+declare(webop.get_default_registry())
+"""
+#: The ways to serve: the server, and the handlers. Those of uvicorn and of files have webhook
+#: configurations of an administrator.
+WAYS = {
+    "managed": (RUN, MANAGED),
+    "converting": (RUN, HEAD + SERVING + _CONVERTING),
+    "static": (RUN, HEAD + SERVING_FILES + STAMPING + CHECKING),
+    "uvicorn": ([*_UVICORN, "--timeout-keep-alive=120"], HEAD + STAMPING + CHECKING),
+    "uvicorn-protocol": ([*_UVICORN, _PROTOCOL], HEAD + STAMPING + CHECKING),
+}
 
 
 @dataclass(frozen=True)
@@ -47,19 +66,43 @@ class Times:
     lag: float = option(1.0, "seconds until the balancer applies a change of readiness")
     shutdown_delay: float = option(10.0, "seconds from SIGTERM until the port is closed")
     settle: float = option(5.0, "seconds from a new CA to the first certificate signed by it")
+    replicas: int = option(3, "replicas")
+
+
+class Load(Protocol):
+    """What is sent at a steady rate, and what came of it, as its text says."""
+
+    @property
+    def problems(self) -> list[str]:
+        """What failed, or was wrong."""
+
+    async def act(self, number: int) -> None:
+        """Send one request, and count its result."""
 
 
 @dataclass
-class Tally:
+class Creations:
+    """Good and bad objects."""
+
+    stage: Stage
+    prefix: str
     created: int = 0
     refused: int = 0
     failed: list[str] = field(default_factory=list)
     unchecked: list[str] = field(default_factory=list)
     slowest: float = 0.0
-    statuses: Counter[int] = field(default_factory=Counter)
 
-    def take(self, name: str, is_bad: bool, answer: httpx.Response) -> None:
-        self.statuses[answer.status_code] += 1
+    @property
+    def problems(self) -> list[str]:
+        """What failed, or went unchecked."""
+        return self.failed + self.unchecked
+
+    async def act(self, number: int) -> None:
+        is_bad = number % 4 == 3
+        name = f"{self.prefix}-{'bad' if is_bad else 'good'}-{number}"
+        begun = time.monotonic()
+        answer = await self.stage.create(name, is_bad=is_bad)
+        self.slowest = max(self.slowest, time.monotonic() - begun)
         if answer.status_code == 201:
             spec = answer.json()["spec"]
             self.created += 1
@@ -78,75 +121,44 @@ class Tally:
         )
 
 
-class Load(SteadyLoad[Tally]):
-    def __init__(self, stage: Stage, prefix: str, rate: float) -> None:
-        super().__init__(Tally(), rate)
-        self._http, self._url, self._kind = stage.http, stage.url, stage.kind
-        self._prefix = prefix
-
-    async def act(self, number: int) -> None:
-        """Send one request, and count its result."""
-        is_bad = number % 4 == 3
-        name = f"{self._prefix}-{'bad' if is_bad else 'good'}-{number}"
-        body = {
-            "apiVersion": self._kind.resource.api_version,
-            "kind": self._kind.kind,
-            "metadata": {"name": name},
-            "spec": {"bad": True} if is_bad else {},
-        }
-        begun = time.monotonic()
-        answer = await self._http.post(self._url, json=body)
-        self.tally.slowest = max(self.tally.slowest, time.monotonic() - begun)
-        self.tally.take(name, is_bad, answer)
-
-
 @dataclass
 class Stage:
     """The cluster, the balancer that plays the Service, and the replicas behind it."""
 
     http: httpx.AsyncClient
-    cluster: LocalCluster
-    namespace: str
-    kind: Kind
     balancer: Balancer
-    plan: Plan
-    replicas: list[Replica] = field(default_factory=list)
+    fleet: Fleet
+    times: Times
+    is_managed: bool
 
-    @property
-    def url(self) -> str:
-        return self.kind.resource.get_url(namespace=self.namespace)
-
-    async def add_replica(self) -> None:
-        """Start a replica, and wait until the balancer sends connections to it."""
-        replica = await self.plan.start()
-        self.replicas.append(replica)
-        self.balancer.add(replica.endpoint)
-        await replica.wait_listed()
+    async def create(self, name: str, *, is_bad: bool, **query: str) -> httpx.Response:
+        kind = self.fleet.kind
+        body = {
+            "apiVersion": kind.resource.api_version,
+            "kind": kind.kind,
+            "metadata": {"name": name},
+            "spec": {"bad": True} if is_bad else {},
+        }
+        url = kind.resource.get_url(namespace=self.fleet.namespace)
+        return await self.http.post(url, json=body, params=query)
 
     async def add_replicas(self, count: int) -> None:
-        """Start replicas at the same time, as a Deployment does."""
-        async with asyncio.TaskGroup() as group:
-            for _ in range(count):
-                group.create_task(self.add_replica())
+        """Start replicas at the same time, as a Deployment does; wait until they are listed."""
+
+        async def add() -> None:
+            await self.fleet.wait_listed(await self.fleet.add())
+
+        await asyncio.gather(*(add() for _ in range(count)))
 
     async def replace_oldest(self, count: int = 1) -> None:
         """Do a rolling update: start new replicas first, then stop as many of the oldest."""
+        oldest = [one for one in self.fleet.replicas if one.is_up][:count]
         await self.add_replicas(count)
-        oldest, self.replicas = self.replicas[:count], self.replicas[count:]
-        await asyncio.gather(*map(self._stop, oldest))
-
-    async def _stop(self, replica: Replica) -> None:
-        # uvicorn ends by the signal that it received.
-        expected = -signal.SIGTERM if self.plan.way.startswith("uvicorn") else 0
-        try:
-            code = await replica.command.stop()
-            assert code == expected, f"exit code {code}:\n{replica.command.output}"
-        finally:
-            self.balancer.remove(replica.endpoint)
-            await replica.command.kill()
+        await asyncio.gather(*map(self.fleet.remove, oldest))
+        assert not self.fleet.problems, self.fleet.problems
 
     async def has_webhook(self, handler: str) -> bool:
-        name = self.plan.variables["MANAGED"]
+        name = self.fleet.variables["MANAGED"]
         answer = await self.http.get(f"{_CONFIGURATIONS}/validating{_PLURAL}/{name}")
         return [hook["name"] for hook in answer.json()["webhooks"]] == [f"{handler}.{name}"]
 
@@ -163,12 +175,11 @@ class Stage:
     async def rotate(self) -> None:
         """Delete the Secret, and wait until all replicas use certificates of another CA."""
         before = await self.read_certificate()
-        path = SECRETS.get_url(namespace=self.namespace, name=SECRET)
+        path = SECRETS.get_url(namespace=self.fleet.namespace, name=SECRET)
         (await self.http.delete(path)).raise_for_status()
-        for _ in self.replicas:  # the balancer alternates between them
-            await eventually(
-                self.read_certificate, "another certificate", _PATIENCE, check=before.__ne__
-            )
+        what = "another certificate"
+        for _ in range(self.times.replicas):  # the balancer alternates between them
+            await eventually(self.read_certificate, what, _PATIENCE, check=before.__ne__)
 
 
 @asynccontextmanager
@@ -178,51 +189,47 @@ async def set_up(
     kind: Kind,
     folder: Path,
     times: Times,
-    *,
     way: str = "managed",
-    handlers: str = "",
 ) -> AsyncIterator[Stage]:
-    """Start three replicas behind a Service, in one of the ways to serve, or of other handlers."""
+    """Start replicas behind a Service, in one of the ways to serve."""
     pair = build_certificate_self_signed([f"webhooks.{namespace}.svc"])
     (folder / "cert.pem").write_bytes(pair.cert)
     (folder / "key.pem").write_bytes(pair.key)
     async with open_service(cluster, namespace, times.lag, 60) as (http, balancer):
         variables = {
-            "KUBECONFIG": str(cluster.kubeconfig),
-            "NAMESPACE": namespace,
             "SERVICE_PORT": str(balancer.port),
             "MANAGED": f"{namespace}.rollout.webop.dev",
-            "GROUP": kind.group,
-            "PLURAL": kind.plural,
             "SETTLE_TIME": str(times.settle),
             "WEBOP_ADMISSION__SHUTDOWN_DELAY": str(times.shutdown_delay),
         }
-        stage = Stage(http, cluster, namespace, kind, balancer, Plan(folder, variables, way))
-        if handlers:
-            stage.plan.release(handlers)
+        program, handlers = WAYS[way]
+        fleet = Fleet(cluster, namespace, kind, folder, variables)
+        fleet.balancer, fleet.program = balancer, program
+        stage = Stage(http, balancer, fleet, times, SERVING in handlers)
         try:
-            await stage.add_replicas(3)
-            if way != "managed":
-                await _configure(stage)
-            yield stage
+            async with fleet.run(handlers):
+                await stage.add_replicas(times.replicas)
+                if not stage.is_managed:
+                    await _configure(stage)
+                yield stage
         finally:
-            for replica in stage.replicas:
-                await replica.command.kill()
-            await _delete_configurations(stage)
+            for one in ("mutating", "validating"):
+                await http.delete(f"{_CONFIGURATIONS}/{one}{_PLURAL}/{variables['MANAGED']}")
 
 
 async def _configure(stage: Stage) -> None:
     """Apply webhook configurations as an administrator; wait until the API server uses them."""
-    namespace, port = stage.namespace, stage.balancer.port
-    bundle = base64.b64encode((stage.plan.folder / "cert.pem").read_bytes()).decode()
+    fleet = stage.fleet
+    bundle = base64.b64encode((fleet.folder / "cert.pem").read_bytes()).decode()
     rule = {
-        "apiGroups": [stage.kind.group],
+        "apiGroups": [fleet.kind.group],
         "apiVersions": ["v1"],
-        "resources": [stage.kind.plural],
+        "resources": [fleet.kind.plural],
         "operations": ["CREATE"],
     }
     for kind, handler in (("Mutating", "stamp"), ("Validating", "check")):
-        service = {"namespace": namespace, "name": "webhooks", "path": f"/{handler}", "port": port}
+        service = {"namespace": fleet.namespace, "name": "webhooks", "path": f"/{handler}"}
+        service["port"] = stage.balancer.port  # type: ignore[assignment]
         webhook = {
             "name": f"{handler}.rollout.webop.dev",
             "admissionReviewVersions": ["v1"],
@@ -230,52 +237,42 @@ async def _configure(stage: Stage) -> None:
             "clientConfig": {"service": service, "caBundle": bundle},
             "rules": [rule],
         }
-        body = {"metadata": {"name": stage.plan.variables["MANAGED"]}, "webhooks": [webhook]}
+        body = {"metadata": {"name": fleet.variables["MANAGED"]}, "webhooks": [webhook]}
         answer = await stage.http.post(f"{_CONFIGURATIONS}/{kind.lower()}{_PLURAL}", json=body)
         answer.raise_for_status()
 
     async def is_in_force() -> bool:
-        body = {
-            "apiVersion": stage.kind.resource.api_version,
-            "kind": stage.kind.kind,
-            "metadata": {"name": f"probe-{time.monotonic_ns()}"},
-            "spec": {"bad": True},
-        }
-        answer = await stage.http.post(stage.url, params={"dryRun": "All"}, json=body)
-        return answer.status_code == 400
+        name = f"probe-{time.monotonic_ns()}"
+        return (await stage.create(name, is_bad=True, dryRun="All")).status_code == 400
 
     await eventually(is_in_force, "the webhook configurations", _PATIENCE)
 
 
-async def _delete_configurations(stage: Stage) -> None:
-    for kind in ("mutating", "validating"):
-        name = stage.plan.variables["MANAGED"]
-        await stage.http.delete(f"{_CONFIGURATIONS}/{kind}{_PLURAL}/{name}")
-
-
-async def play_renaming(stage: Stage, times: Times, say: Say) -> Tally:
-    """Roll out a version with a renamed validating handler, under load."""
-    stage.plan.release(HANDLERS.replace("def check(", "def inspect("))
-    load = Load(stage, "renaming", times.rate)
-    async with load.run() as tally:
-        for number in range(1, 4):
-            await stage.replace_oldest()
-            say(f"Updated replica {number} of 3: {tally}")
-        await eventually(lambda: stage.has_webhook("inspect"), "the renamed webhook", _PATIENCE)
-        await asyncio.sleep(2 * times.lag)
-    return tally
-
-
-async def play(stage: Stage, load: SteadyLoad[T], times: Times, say: Say) -> T:
-    """Replace all replicas and rotate the CA under load; return the results."""
-    async with load.run() as tally:
-        for number in range(1, 4):
-            await stage.replace_oldest()
-            say(f"Replaced replica {number} of 3: {tally}")
+async def play(stage: Stage, load: Load, say: Say) -> None:
+    """Replace all replicas, then two at once, and rotate the CA, under load."""
+    async with run_steadily(load.act, stage.times.rate):
+        await _replace_all(stage, load, say)
         await stage.replace_oldest(2)
-        say(f"Replaced two replicas at once: {tally}")
-        if stage.plan.way == "managed":
+        say(f"Replaced two replicas at once: {load}")
+        if stage.is_managed:
             await stage.rotate()
-            say(f"Rotated the CA: {tally}")
-        await asyncio.sleep(2 * times.lag)  # so that late faults are seen
-    return tally
+            say(f"Rotated the CA: {load}")
+        await asyncio.sleep(2 * stage.times.lag)  # so that late faults are seen
+
+
+async def play_renaming(stage: Stage, load: Load, say: Say, *, rotates: bool = False) -> None:
+    """Roll out a version with a renamed validating handler, and maybe rotate, under load."""
+    stage.fleet.release(MANAGED.replace("def check(", "def inspect("))
+    async with run_steadily(load.act, stage.times.rate):
+        await _replace_all(stage, load, say)
+        await eventually(lambda: stage.has_webhook("inspect"), "the renamed webhook", _PATIENCE)
+        if rotates:
+            await stage.rotate()
+        await asyncio.sleep(2 * stage.times.lag)
+
+
+async def _replace_all(stage: Stage, load: Load, say: Say) -> None:
+    count = stage.times.replicas
+    for number in range(1, count + 1):
+        await stage.replace_oldest()
+        say(f"Replaced replica {number} of {count}: {load}")

@@ -25,15 +25,13 @@ _COLLECTION = 20_000  # steps between collections of garbage: they happen at the
 
 
 class Process:
-    """A replica of an operator, which has its own clock and can stand still.
+    """A replica of an operator, which can stand still.
 
     Attributes:
-        skew: the error of its wall clock, in seconds.
         is_paused: whether nothing of it runs.
     """
 
     def __init__(self) -> None:
-        self.skew = 0.0
         self.is_paused = False
 
 
