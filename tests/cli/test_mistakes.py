@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.kit.cli_runner import fail, invoke
+from tests.kit.exec_plugins import write_kubeconfig
 from tests.kit.processes import HANDLERS, Workshop
 from tests.kit.waiting import eventually
 from webop.controlplane.cluster_client import find_free_port
@@ -190,14 +190,7 @@ def test_without_credentials_it_says_where_they_can_come_from(tmp_path: Path) ->
 
 async def test_a_cluster_that_does_not_answer_is_told_with_its_address(workshop: Workshop) -> None:
     port = find_free_port()
-    config = {
-        "current-context": "c",
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-        "clusters": [{"name": "c", "cluster": {"server": f"https://127.0.0.1:{port}"}}],
-        "users": [{"name": "u", "user": {"token": "t"}}],
-    }
-    (workshop.folder / "kubeconfig").write_text(json.dumps(config))
-    kubeconfig = str(workshop.folder / "kubeconfig")
+    kubeconfig = write_kubeconfig(workshop.folder, f"https://127.0.0.1:{port}")
     variables = {"KUBECONFIG": kubeconfig, "WEBOP_NETWORKING__ERROR_BACKOFFS": "none"}
     async with workshop.start("-A", workshop.write(HANDLERS), **variables) as command:
         await command.wait_for(f"127.0.0.1:{port}")

@@ -142,24 +142,17 @@ async def test_what_is_in_flight_at_the_end_of_the_delay_is_answered(
         await site.command.wait_for_exit()
 
 
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("run", [run_webop, run_uvicorn])
-async def test_ctrl_c_does_not_wait(workshop: Workshop, http: httpx.AsyncClient, run: type) -> None:
-    async with run(workshop, 60) as site:
-        await site.wait_ready(http)
-        site.signal(signal.SIGINT)
-        async with asyncio.timeout(10):
-            await site.command.wait_for_exit()
-
-
-@pytest.mark.parametrize("run", [run_webop, run_uvicorn])
-async def test_the_second_signal_is_not_waited_with(
-    workshop: Workshop, http: httpx.AsyncClient, run: Run
+async def test_ctrl_c_and_the_second_signal_do_not_wait(
+    workshop: Workshop, http: httpx.AsyncClient, run: Run, first: signal.Signals
 ) -> None:
     async with run(workshop, 60) as site:
         await site.wait_ready(http)
-        site.signal(signal.SIGTERM)
-        await site.wait_retiring(http)
-        site.signal(signal.SIGTERM)
+        site.signal(first)
+        if first is signal.SIGTERM:
+            await site.wait_retiring(http)
+            site.signal(first)
         async with asyncio.timeout(10):
             await site.command.wait_for_exit()
 

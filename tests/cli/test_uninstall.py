@@ -13,6 +13,7 @@ import pytest
 from click.testing import Result
 
 from tests.kit.cli_runner import invoke
+from tests.kit.exec_plugins import write_kubeconfig
 from tests.kit.managed_webhooks import KINDS, open_site
 from tests.kit.operators import FINALIZER, Kind, Objects, define_kinds
 from tests.kit.waiting import eventually
@@ -208,14 +209,8 @@ async def test_mistakes_are_told(run: Run, tmp_path: Path) -> None:
     assert (result.exit_code, "Did you mean deployments" in result.output) == (2, True)
     result = await run("pods/status")
     assert (result.exit_code, "must not have a slash" in result.output) == (2, True)
-    config = tmp_path / "config"
-    config.write_text(
-        f"clusters: [{{name: a, cluster: {{server: 'http://127.0.0.1:{find_free_port()}'}}}}]\n"
-        "users: [{name: a, user: {token: x}}]\n"
-        "contexts: [{name: a, context: {cluster: a, user: a}}]\n"
-        "current-context: a\n"
-    )
-    result = await run(KUBECONFIG=str(config))
+    away = write_kubeconfig(tmp_path, f"http://127.0.0.1:{find_free_port()}")
+    result = await run(KUBECONFIG=away)
     assert (result.exit_code, result.output.startswith("Error: Cannot ")) == (1, True)
     result = await run(KUBECONFIG=str(tmp_path / "nowhere"))
     assert (result.exit_code, "Cannot log in to the cluster" in result.output) == (1, True)

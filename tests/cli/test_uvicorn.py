@@ -303,25 +303,3 @@ async def test_two_workers_can_serve_webhooks_and_share_a_lease(
         assert (await server.post(build_review())).json()["response"]["allowed"]
         assert "several worker processes" not in command.output
         await command.stop()
-
-
-FORKING = """
-import multiprocessing, time, webop
-
-@webop.on.mutate("kopfexamples")
-def fork(warnings, **_):
-    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
-    child.start()
-    child.terminate()
-    child.join(10)
-    warnings.append(str(child.exitcode))
-"""
-
-
-async def test_a_handler_that_terminates_its_child_process_does_not_stop_the_server(
-    workshop: Workshop,
-) -> None:
-    async with start(workshop, WEBOP_MODULES=workshop.write(FORKING).name) as server:
-        answers = [(await server.post(build_review())).json() for _ in range(2)]
-        assert [answer["response"].get("warnings") for answer in answers] == [["-15"]] * 2
-        await server.stop()

@@ -63,6 +63,13 @@ def build_kubeconfig(user: dict[str, Any] | None = None, **cluster: Any) -> dict
     }
 
 
+def write_kubeconfig(folder: Path, server: str) -> str:
+    """Write a kubeconfig with a token for a server; return its path."""
+    path = folder / "kubeconfig"
+    path.write_text(json.dumps(build_kubeconfig({"token": "t"}, server=server)))
+    return str(path)
+
+
 def is_running(pid: int) -> bool:
     """Tell whether there is such a process, zombies not counted."""
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import signal
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 
 import webop
 from tests.kit.doctor_runs import Doctor, configure, wait_in_force
-from tests.kit.exec_plugins import build_kubeconfig
+from tests.kit.exec_plugins import write_kubeconfig
 from tests.kit.http_relay import Relay
 from tests.kit.http_relay import fail as refuse
 from tests.kit.managed_webhooks import KINDS, Site
@@ -130,15 +129,15 @@ def created(**_): ...
 async def test_a_kind_that_nobody_can_list_is_not_a_lack_of_rights(
     site: Site, doctor: Doctor, relayed: Relay
 ) -> None:
-    plural, kubeconfig = site.objects.kind.plural, doctor.workshop.folder / "relayed"
-    kubeconfig.write_text(json.dumps(build_kubeconfig({}, server=relayed.server.url)))
+    plural = site.objects.kind.plural
+    kubeconfig = write_kubeconfig(doctor.workshop.folder, relayed.server.url)
 
     async def meddle(request: httpx.Request) -> httpx.Response | None:
         is_list = request.method == "GET" and request.url.path.endswith(plural)
         return refuse(500) if is_list and site.objects.kind.group in str(request.url) else None
 
     relayed.meddle = meddle
-    report = await doctor.examine("--no-probe", KUBECONFIG=str(kubeconfig))
+    report = await doctor.examine("--no-probe", KUBECONFIG=kubeconfig)
     line = report.find(site.objects.kind.resource.plural_name, "Coordination")
     assert (line.level, "injected 500" in line.text) == ("warning", True)
     assert "not allowed" not in report.output
@@ -202,17 +201,9 @@ async def test_without_a_cluster_it_says_so(doctor: Doctor) -> None:
     report = await nobody.examine()
     assert report.code == 1
     assert "KUBECONFIG" in report.find("login").text
-    port = find_free_port()
-    path = doctor.workshop.folder / "dead.yaml"
-    path.write_text(
-        f"""
-clusters: [{{name: c, cluster: {{server: "https://127.0.0.1:{port}"}}}}]
-users: [{{name: u, user: {{token: t}}}}]
-contexts: [{{name: x, context: {{cluster: c, user: u}}}}]
-current-context: x
-"""
-    )
-    report = await nobody.examine(KUBECONFIG=str(path))
+    server = f"https://127.0.0.1:{find_free_port()}"
+    dead = write_kubeconfig(doctor.workshop.folder, server)
+    report = await nobody.examine(KUBECONFIG=dead)
     assert report.code == 1
     assert "get /version" in report.find("server").text
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit.cli_runner import invoke
+from tests.kit.exec_plugins import write_kubeconfig
 from tests.kit.waiting import wait_until
 
 OPERATOR = """
@@ -18,25 +19,15 @@ def fn(nam, **_): ...
 """
 
 
-def write_config(tmp_path: Path) -> str:
-    """Write a kubeconfig of a server that is not there; return its path."""
-    config = tmp_path / "config"
-    config.write_text(
-        "clusters: [{name: a, cluster: {server: 'http://127.0.0.1:1'}}]\n"
-        "users: [{name: a, user: {token: x}}]\n"
-        "contexts: [{name: a, context: {cluster: a, user: a}}]\n"
-        "current-context: a\n"
-    )
-    return str(config)
-
-
 @pytest.mark.parametrize("startup", ["", "webop.on.startup(id='one')(lambda **_: None)"])
 def test_handlers_that_cannot_be_called_are_told_without_a_traceback(
     tmp_path: Path, startup: str
 ) -> None:
     path = tmp_path / "handlers.py"
     path.write_text(OPERATOR.format(startup=startup))
-    result = invoke("doctor", str(path), env={"KUBECONFIG": write_config(tmp_path)})
+    result = invoke(
+        "doctor", str(path), env={"KUBECONFIG": write_kubeconfig(tmp_path, "http://127.0.0.1:1")}
+    )
     assert result.output.startswith("Error: The handler fn() requires 'nam', but create handlers")
     assert result.exit_code == 1
 
@@ -46,7 +37,9 @@ def test_the_last_error_of_a_startup_handler_that_is_tried_again_is_reported(
 ) -> None:
     path = tmp_path / "handlers.py"
     path.write_text("import webop\n@webop.on.startup()\ndef f(client, **_): client.list('pods')\n")
-    result = invoke("doctor", str(path), env={"KUBECONFIG": write_config(tmp_path)})
+    result = invoke(
+        "doctor", str(path), env={"KUBECONFIG": write_kubeconfig(tmp_path, "http://127.0.0.1:1")}
+    )
     assert "did not end within 10 s; the last error: " in result.output
     assert "Startup handlers have no client here." in result.stdout
     wait_until(  # it is not called again by anybody
@@ -63,7 +56,9 @@ def test_cleanup_handlers_run_in_the_event_loop_of_the_startup_handlers(tmp_path
         "@webop.on.cleanup()\nasync def end(memo, **_):\n"
         f"    pathlib.Path({str(trace)!r}).write_text(str(memo.loop is get_running_loop()))\n"
     )
-    invoke("doctor", str(path), env={"KUBECONFIG": write_config(tmp_path)})
+    invoke(
+        "doctor", str(path), env={"KUBECONFIG": write_kubeconfig(tmp_path, "http://127.0.0.1:1")}
+    )
     assert trace.read_text() == "True"
 
 
@@ -73,7 +68,7 @@ def test_no_color_turns_the_colours_of_a_terminal_off(
 ) -> None:
     path = tmp_path / "handlers.py"
     path.write_text("import webop\n@webop.on.startup()\ndef fn(**_): 1/0\n")
-    env = {"KUBECONFIG": write_config(tmp_path), **variables}
+    env = {"KUBECONFIG": write_kubeconfig(tmp_path, "http://127.0.0.1:1"), **variables}
     result = invoke("doctor", "--no-startup", str(path), env=env, color=True)
     assert ("\x1b[" in result.stdout) is has_colours
 
