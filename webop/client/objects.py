@@ -11,9 +11,7 @@ import asyncio
 import concurrent.futures
 import contextvars
 import copy
-import datetime as dt
 import functools
-import math
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from typing import (
@@ -31,16 +29,10 @@ from typing import (
     overload,
 )
 
-from webop.aio.backoff import Backoff
 from webop.aio.concurrency import find_running_loop
 from webop.client.auth.exec_plugins import current_login
 from webop.client.changes import Change, Comparison, follow
 from webop.client.current_client import current_client
-from webop.client.http.failed_requests import (
-    build_connection_error,
-    choose_pause,
-    parse_attempt,
-)
 from webop.client.http.requests import (
     APPLY_PATCH,
     JSON,
@@ -53,19 +45,17 @@ from webop.client.http.requests import (
     encode_yaml,
     strip_object,
 )
-from webop.client.http.streams import StreamLimits
 from webop.client.items import Items
 from webop.client.kinds import Kind, KindName, Kinds
+from webop.client.pod_logs import LogOptions, read_log
 from webop.client.waiting import describe
-from webop.client.watch import ListingFinished, WatchItem, WatchOptions, WatchStatus, watch
-from webop.client.watch_recovery import UsualOptions
+from webop.client.watch import ListingFinished, WatchOptions, WatchStatus, watch
+from webop.client.watch_recovery import PagingOptions, UsualOptions
 from webop.errors import (
-    TRANSIENT_ERRORS,
     APIConnectionError,
     APIGoneError,
     APINotFoundError,
     APITimeoutError,
-    APIUnauthorizedError,
     LoginError,
     MisfitError,
 )
@@ -117,21 +107,6 @@ class DeleteOptions(TypedDict, total=False):
     """Delete the object only if it has this uid (otherwise 409)"""
     resource_version: str
     """Delete the object only if it has this version (otherwise 409)"""
-
-
-class LogOptions(TypedDict, total=False):
-    """Which lines of which log are read (Kubernetes API, core/v1 PodLogOptions)."""
-
-    container: str
-    """The name of the container, if the pod has several"""
-    follow: bool
-    """Whether to wait for new lines until the container ends"""
-    since: float | dt.datetime
-    """Lines of the last so many seconds, or since a time with a time zone"""
-    tail: int
-    """So many lines from the end"""
-    previous: bool
-    """Whether to read the log of the container before its last restart"""
 
 
 class AsyncClient:
@@ -368,7 +343,7 @@ class AsyncClient:
         resource = await self._find(kind, namespace)
         comparison = Comparison(lambda raw: fit_kind(kind, strip_object(raw)))
         selection, status = build_selector(labels, fields), WatchStatus(gives_up=True)
-        items = self._open_watch(resource, namespace, selection, status)
+        items = watch(self._requests, resource, namespace, self._watching, status, selection)
         is_listed = False
         async with aclosing(items):
             with self._noticing_absence():
@@ -400,7 +375,8 @@ class AsyncClient:
         """
         if unknown := options.keys() - LogOptions.__annotations__.keys():
             raise TypeError(f"logs() has no option {', '.join(sorted(unknown))}.")
-        return Items(self._read_log(_Target(_PODS, namespace, pod, "log"), options))
+        locate = functools.partial(self._locate, _Target(_PODS, namespace, pod, "log"))
+        return Items(read_log(self._requests, locate, options, self.timeout))
 
     @overload
     async def create(self, body: M, *, namespace: str | None = None) -> M: ...
@@ -711,7 +687,8 @@ class AsyncClient:
             async with deadline:
                 resource = await self._find(kind, namespace, name)
                 selection = Selection(build_selection(name))
-                items = self._open_watch(resource, namespace, selection, status)
+                options = PagingOptions(self._watching)
+                items = watch(self._requests, resource, namespace, options, status, selection)
                 async with aclosing(items):
                     with self._noticing_absence():
                         async for state in follow(items):
@@ -722,14 +699,9 @@ class AsyncClient:
         except TimeoutError:
             if not deadline.expired():
                 raise
-        how = status.error or "the API server did not respond"
-        how = describe(obj, wish) if is_known else how
+        how = describe(obj, wish) if is_known else "the API server did not respond"
+        how += f". {status.error}" if status.error else ""
         raise APITimeoutError(f"{what} is not {wish} after {timeout:g} s: {how}.")
-
-    def _open_watch(
-        self, resource: Resource, namespace: str | None, selection: Selection, status: WatchStatus
-    ) -> AsyncGenerator[WatchItem, None]:
-        return watch(self._requests, resource, namespace, self._watching, status, selection)
 
     async def _read_pages(
         self, kind: Kind, namespace: str | None, selection: Selection
@@ -755,32 +727,6 @@ class AsyncClient:
                     token = exc.details.get("continue")
                     if not token:
                         raise
-
-    async def _read_log(self, target: _Target, options: LogOptions) -> AsyncGenerator[str, None]:
-        path = await self._locate(target)
-        requests, has_begun = self._requests, False
-        backoff = Backoff(requests.options.error_backoffs, is_endless=False)
-        # A container that is followed can be silent for any time, even before the first line.
-        silence = None if options.get("follow") else self.timeout
-        limits = StreamLimits(requests.options.connect_timeout, silence=silence)
-        while True:
-            try:
-                async with requests.stream(path, _build_query(options), limits=limits) as batches:
-                    async for lines in batches:
-                        for line in lines:
-                            has_begun = True
-                            yield line.decode("utf-8", "replace")
-            except (*TRANSIENT_ERRORS, APIUnauthorizedError, TimeoutError) as exc:
-                pause = None if has_begun else choose_pause(backoff, exc)
-                if pause is not None:
-                    pass
-                elif isinstance(exc, TimeoutError):
-                    raise build_connection_error(parse_attempt("GET", path), exc) from exc
-                else:
-                    raise
-            else:
-                return
-            await asyncio.sleep(pause)
 
     async def _find(
         self, kind: Kind | Selector, namespace: str | None, *names: str | None
@@ -964,24 +910,6 @@ def _get(body: Mapping[str, Any], field: str) -> str | None:
     """Return a field of the metadata."""
     value = (body.get("metadata") or {}).get(field)
     return value if isinstance(value, str) else None
-
-
-def _build_query(options: LogOptions) -> dict[str, str]:
-    """Return the parameters of a request for a log."""
-    since = options.get("since")
-    query: dict[str, object] = {
-        "container": options.get("container"),
-        "follow": "true" if options.get("follow") else None,
-        "previous": "true" if options.get("previous") else None,
-        "tailLines": options.get("tail"),
-    }
-    if isinstance(since, dt.datetime):
-        if since.tzinfo is None:
-            raise ValueError(f"since= needs a time zone, got {since!r}.")
-        query["sinceTime"] = since.isoformat()
-    elif since is not None:
-        query["sinceSeconds"] = math.ceil(since)
-    return {name: str(value) for name, value in query.items() if value is not None}
 
 
 def build_selector(

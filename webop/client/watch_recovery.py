@@ -75,6 +75,18 @@ class UsualOptions(WatchOptions):
     """The defaults, for clients without settings."""
 
 
+class PagingOptions(WatchOptions):
+    """Options without streaming lists, for single objects.
+
+    A page comes from etcd at once. A streaming list waits until the watch cache of the API server
+    is up to date: up to 0.1 seconds if the kind has no changes.
+    """
+
+    def __init__(self, options: WatchOptions) -> None:
+        vars(self).update({name: getattr(options, name) for name in WatchOptions.__annotations__})
+        self.streaming_list = False
+
+
 class State(enum.Enum):
     """The state of a watch."""
 

@@ -22,7 +22,8 @@ from tests.kit.scripted_server import Connection
 from tests.kit.waiting import eventually
 from webop.client.api import Client
 from webop.client.auth.vault import Vault
-from webop.client.objects import AsyncClient, LogOptions
+from webop.client.objects import AsyncClient
+from webop.client.pod_logs import LogOptions
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
