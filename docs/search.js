@@ -14,6 +14,8 @@
     cleanup: "deletion",
     cron: "timers",
     crontab: "timers",
+    default: "field",
+    defaults: "field",
     downtime: "rollouts",
     every: "timers",
     exception: "errors",

@@ -399,7 +399,14 @@ def reconcile(*resource: ResourcePart, **options: Unpack[ReconcileOptions]) -> C
             await children.prune()
 
     Each call is for all changes since the last one; the argument ``because`` names them. webop
-    stores nothing on the object. See docs/concepts/desired_state.md.
+    stores nothing on the object. With ``watches=``, other kinds call it, too::
+
+        def users(namespace, name, by_secret, **_):  # by_secret is an index
+            return list(by_secret.get((namespace, name), []))
+
+        @webop.reconcile(Website, watches={"secrets": users})
+
+    See docs/concepts/desired_state.md.
 
     Raises:
         TypeError: an option is unknown or wrong.

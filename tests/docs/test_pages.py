@@ -58,7 +58,7 @@ def test_commands_exist(place: str, words: list[str]) -> None:
         named = [word for word in words[1:] if "=" not in word]
         assert set(named) <= set(targets)
     else:
-        assert program in PROGRAMS
+        assert program in PROGRAMS or (ROOT / words[0]).is_file()
 
 
 def check_click(command: click.Command, args: list[str]) -> None:

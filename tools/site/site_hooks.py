@@ -30,7 +30,7 @@ def on_files(files: Any, *, config: Any, **_: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """Rank a page low in the search; give the home page parts of the README, and no sidebars."""
+    """Rank the changelog low in the search; put parts of the README on the home page."""
     path = page.file.src_uri
     if path == "index.md":
         page.meta.setdefault("hide", ["navigation", "toc"])
@@ -62,9 +62,11 @@ def name_cells(table: str) -> str:
 
     def name_row(row: re.Match[str]) -> str:
         names = iter(["", *titles[1:]])
-        return _CELL.sub(
-            lambda cell: f'<td data-title="{name}"' if (name := next(names, "")) else cell[0],
-            row[0],
-        )
+
+        def name_cell(cell: re.Match[str]) -> str:
+            name = next(names, "")
+            return f'<td data-title="{name}"' if name else cell[0]
+
+        return _CELL.sub(name_cell, row[0])
 
     return _ROW.sub(name_row, table)

@@ -494,6 +494,12 @@ class AsyncClient:
     ) -> Any:
         """Set fields of an object, or create it if it does not exist (server-side apply).
 
+        ::
+
+            meta = {"name": "settings", "namespace": "prod"}
+            config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta}
+            await client.apply({**config, "data": {"mode": "fast"}})
+
         Applied fields belong to the field manager. Fields that the same manager applied before and
         leaves out now are removed. All other fields stay.
 

@@ -600,6 +600,11 @@ class Children:
     ) -> bool:
         """Return whether a condition holds for all children of a kind, or for the named one.
 
+        ::
+
+            if not await children.ready("deployments.apps"):
+                return webop.again(after=10, reason="The deployment rolls out.")
+
         Conditions are such as "Available" or "Ready=False". One that is about a former generation
         of the child does not count. Without children of the kind, the answer is False.
         """

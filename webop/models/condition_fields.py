@@ -45,7 +45,15 @@ class Condition(Struct):
 
 
 class Conditions(pydantic.RootModel[list[Condition]]):
-    """The conditions of an object, one for each type."""
+    """The conditions of an object, one for each type: a field of the class of a status.
+
+    ::
+
+        status.conditions.set("Ready", True, "Created")
+        status.conditions.is_true("Ready")
+
+    See docs/howto/models.md#conditions.
+    """
 
     model_config = ConfigDict(
         defer_build=True, json_schema_extra={LIST_TYPE: "map", LIST_KEYS: ["type"]}

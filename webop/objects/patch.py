@@ -114,6 +114,15 @@ class StatusPatch(StanzaPatch):
 class Patch(dict[str, Any]):
     """Changes to an object: a dict with the meaning of a merge patch, and functions.
 
+    ::
+
+        patch.spec["size"] = "10Gi"
+        patch.status["phase"] = "Ready"
+        patch.metadata.labels["tier"] = None  # removed
+        patch.fns.append(lambda body: body["spec"]["users"].append("jane"))
+
+    See docs/howto/patching.md.
+
     In the dict, None deletes a field, mappings are merged, all other values overwrite. The views
     (`patch.status["x"] = 1`) create their stanzas when something is written.
 
