@@ -158,7 +158,6 @@ def test_storages_are_used_as_those_of_kopf(storage: str) -> None:
 
 
 NOT_THERE = {
-    "OperatorSettings": {"batching"},  # of each instance
     "WebhookAutoServer": {"guess_host"},
     "WebhookAutoTunnel": {"guess_host"},
 }

@@ -56,7 +56,12 @@ class Conditions(pydantic.RootModel[list[Condition]]):
     """
 
     model_config = ConfigDict(
-        defer_build=True, json_schema_extra={LIST_TYPE: "map", LIST_KEYS: ["type"]}
+        defer_build=True,
+        json_schema_extra={
+            "description": "The conditions of an object, one for each type.",
+            LIST_TYPE: "map",
+            LIST_KEYS: ["type"],
+        },
     )
 
     has_conditions: ClassVar = True

@@ -17,7 +17,7 @@ from tools.fuzzing.hostile_requests import BASES, PATHS, Request
 Json = dict[str, Any]
 
 _COUNT = 160
-_STREAMS = 24
+_STREAMS = 40
 
 REVIEW = json.dumps(BASES[0]).encode()
 

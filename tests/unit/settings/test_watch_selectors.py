@@ -30,14 +30,14 @@ RESOURCES = [
     webop.Resource("apps", "v1", "deployments", kind="Deployment", categories=frozenset({"all"})),
     webop.Resource("apps", "v1beta1", "deployments", kind="Deployment", preferred=False),
     webop.Resource("metrics.k8s.io", "v1", "pods", kind="PodMetrics"),
-    webop.Resource("kopf.dev", "v1", "kopfexamples", kind="KopfExample"),
+    webop.Resource("selected.dev", "v1", "examples", kind="Example"),
 ]
 
 KEYS: list[Any] = [
     *("pods", "po", "Pod", "pod", "pods.v1", "deployments.apps", "deployments.v1beta1.apps"),
-    *("events", "namespaces", "ns", "nothing", "kopfexamples.kopf.dev"),
+    *("events", "namespaces", "ns", "nothing", "examples.selected.dev"),
     *(("v1", "pods"), ("apps", "deployments"), ("apps/v1beta1", "deployments")),
-    *(("apps", "v1", "deployments"), ("kopf.dev", "kopfexamples")),
+    *(("apps", "v1", "deployments"), ("selected.dev", "examples")),
     *("EVERYTHING", ("apps", "EVERYTHING"), ("apps", "v1beta1", "EVERYTHING")),
     lambda resource: resource.group == "apps",
     lambda resource: resource.plural == "events",
@@ -71,7 +71,7 @@ class Deployment(pydantic.BaseModel):
 
 @pytest.mark.feature("REF-50")
 def test_a_class_as_a_key_means_its_kind_in_its_version() -> None:
-    @webop.resource("kopf.dev", "v1", kind="KopfExample")
+    @webop.resource("selected.dev", "v1")
     class Example(webop.Model):
         spec: dict[str, Any]
 
@@ -80,7 +80,7 @@ def test_a_class_as_a_key_means_its_kind_in_its_version() -> None:
     watching.label_selectors[Deployment] = "b=2"
     found = {str(each): watching.build_selectors(each) for each in RESOURCES}
     assert {name: each for name, each in found.items() if each} == {
-        "kopfexamples.v1.kopf.dev": {"labelSelector": "a=1"},
+        "examples.v1.selected.dev": {"labelSelector": "a=1"},
         "deployments.v1.apps": {"labelSelector": "b=2"},
     }
     assert watching.label_selectors[Example] == "a=1"
