@@ -1,10 +1,8 @@
-"""Our protocol in uvicorn, as ``uvicorn --http webop.servers.http.listener:HTTPProtocol``."""
+"""What apps get of requests, and what becomes of their responses."""
 
 from __future__ import annotations
 
 import asyncio
-import ssl
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -15,35 +13,9 @@ from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
 
 from tests.kit.waiting import eventually
-from tests.kit.webhook_servers import REQUEST, Recorder, connect, post, save, trust
-from tests.unit.servers.http.foreign_servers import run_uvicorn
-from webop.servers.certificates.certs import build_ca, build_certificate_signed
+from tests.kit.webhook_servers import REQUEST, Recorder, connect
 from webop.servers.http.endpoint import ReviewEndpoint
 from webop.servers.http.listener import Listener
-from webop.servers.http.protocol import HTTPProtocol
-
-
-@pytest.mark.feature("ADM-26")
-async def test_verified_clients_are_shown_under_uvicorn(fn: Recorder, tmp_path: Path) -> None:
-    ca = build_ca("authority")
-    server = build_certificate_signed(ca, common_name="s", hostnames=["localhost"])
-    client = build_certificate_signed(ca, common_name="someone", client=True)
-    certfile, pkeyfile = save(server, tmp_path)
-    (tmp_path / "ca.pem").write_bytes(ca.cert)
-    options: dict[str, Any] = {
-        "http": HTTPProtocol,
-        "ssl_certfile": certfile,
-        "ssl_keyfile": pkeyfile,
-        "ssl_ca_certs": str(tmp_path / "ca.pem"),
-        "ssl_cert_reqs": ssl.CERT_OPTIONAL,
-    }
-    async with run_uvicorn(ReviewEndpoint(fn), **options) as port:
-        url = f"https://localhost:{port}"
-        assert (await post(url, trust(ca.cert, client=client))).status_code == 200
-        assert (await post(url, trust(ca.cert))).status_code == 200
-    assert fn.calls[0].sslpeer is not None
-    assert fn.calls[0].sslpeer["subject"] == ((("commonName", "someone"),),)
-    assert fn.calls[1].sslpeer is None
 
 
 async def echo(request: Request) -> JSONResponse:
@@ -89,7 +61,7 @@ async def test_any_app_gets_and_sends_bodies_of_any_size(size: int) -> None:
                 "client": "127.0.0.1",
             }
             response = await client.put("/stream", content=content)
-            assert response.headers["transfer-encoding"] == "chunked"
+            assert response.headers["connection"] == "close"
             assert response.content == content
 
 
