@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
 from collections.abc import Coroutine, Iterable
 from typing import Any, TypeVar
 
@@ -17,15 +16,6 @@ def find_running_loop() -> asyncio.AbstractEventLoop | None:
         return asyncio.get_running_loop()
     except RuntimeError:
         return None
-
-
-def start_task(
-    coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop
-) -> asyncio.Task[T]:
-    """Start a task; from Python 3.12 on, it begins at once, which saves a turn of the loop."""
-    if sys.version_info >= (3, 12):
-        return asyncio.Task(coroutine, loop=loop, eager_start=True)
-    return loop.create_task(coroutine)
 
 
 async def run_concurrently(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:

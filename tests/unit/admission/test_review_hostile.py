@@ -135,7 +135,7 @@ def test_what_is_not_an_object_is_refused(payload: Any) -> None:
         parse_review(payload)
 
 
-TAKEN = [
+TAKEN: list[tuple[str, Any]] = [
     ("request.options", {"kind": 5, "x": [[]]}),
     ("request.requestKind", "no handler sees it"),
     ("request.userInfo", {}),

@@ -17,7 +17,7 @@ Guarantees:
     - Requests are served one at a time. A client that pipelines gets the response to the first one;
       then the connection closes (RFC 9112, 9.3.2: such a client sends the others again).
 
-Caveats: a response without a Content-Length that is sent in several parts ends with its connection.
+Caveats: a response that is sent in several parts ends with its connection.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ from urllib.parse import unquote
 
 import httptools
 
-from webop.aio.concurrency import start_task
 from webop.servers.http.connection_slots import Slots
 from webop.servers.http.responses import (
     RETRY,
@@ -57,6 +56,7 @@ _USUAL_URL = 256  # bytes
 _MAX_DROPPED = 1024 * 1024  # bytes after the last request
 _FRESH_SECONDS = 1.0  # for the first request of a connection while the server stops
 _VERSIONS = ("1.0", "1.1")
+_BODILESS = (204, 304)  # statuses
 _BODY_HEADERS = (b"content-length", b"transfer-encoding")
 _STATUS_LINES = {
     status.value: b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.encode()) for status in HTTPStatus
@@ -118,7 +118,9 @@ class Connection(asyncio.BufferedProtocol):
         # A handshake may take as long as a request.
         self._idle_limit = limits.idle_timeout if self._is_secure else limits.read_timeout
         self._is_fresh = False
-        self._is_write_paused = self._is_paused = False
+        self._is_paused = False
+        self.writable = asyncio.Event()  # the client reads its responses
+        self.writable.set()
         self._progress = self._idle_since  # when the client last read a part of a response
         self._unsent = 0  # bytes of responses, at that time
         self._check: asyncio.TimerHandle | None = None
@@ -151,7 +153,7 @@ class Connection(asyncio.BufferedProtocol):
         """
         # A request whose body is not complete has got its response already.
         is_between = self._is_secure and (self._arrival is None or self._is_in_head)
-        if is_between and not self.transport.is_closing():
+        if is_between:
             self.write(_CLOSED)
         self._close()
 
@@ -200,12 +202,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         """Read no more requests until the client has read its responses."""
-        self._is_write_paused = True
+        self.writable.clear()
         self.choose_reading()
 
     def resume_writing(self) -> None:
         """Read again."""
-        self._is_write_paused = False
+        self.writable.set()
         self.choose_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - of asyncio
@@ -214,6 +216,7 @@ class Connection(asyncio.BufferedProtocol):
         self._serving.connections.discard(self)
         if self._check is not None:
             self._check.cancel()
+        self.writable.set()
         self._request.end()
         self._request, self._parser, self._tls = _NO_REQUEST, None, None  # no reference cycles
 
@@ -267,12 +270,12 @@ class Connection(asyncio.BufferedProtocol):
             "headers": headers,
         }
         request = self._request = _Request(self, scope)
-        request.is_awaited = found.get(b"expect", b"").lower() == b"100-continue"
+        is_old = version == "1.0"
+        request.is_awaited = not is_old and found.get(b"expect", b"").lower() == b"100-continue"
         # A client that gets a refusal instead of "100 Continue" may send the next request.
-        is_last = request.is_awaited or version == "1.0" or self._serving.is_stopping
+        is_last = request.is_awaited or is_old or self._serving.is_stopping
         request.keep_alive = not is_last and parser.should_keep_alive()
         self._is_fresh = False
-        self._serving.requests.add(request)
 
     def on_body(self, body: bytes) -> None:
         """Add a part of the body."""
@@ -294,10 +297,12 @@ class Connection(asyncio.BufferedProtocol):
     # Called by a request.
 
     def write(self, data: bytes) -> None:
-        """Encrypt and send data."""
+        """Encrypt and send data, unless the connection is being closed."""
+        if self.transport.is_closing():
+            return
         if self._tls is not None:
+            done = 0
             try:
-                done = self._tls.write(data)
                 while done < len(data):
                     done += self._tls.write(memoryview(data)[done:])
             except ssl.SSLError:
@@ -316,7 +321,8 @@ class Connection(asyncio.BufferedProtocol):
     def choose_reading(self) -> None:
         """Read, unless the client takes no responses, or the app does not take the body."""
         is_full = len(self._request.body) > READ_SIZE
-        must_pause = is_full or self._is_write_paused or self._received > _MAX_DROPPED
+        is_unread = not self.writable.is_set()
+        must_pause = is_full or is_unread or self._received > _MAX_DROPPED
         if must_pause != self._is_paused and not self.transport.is_closing():
             self._is_paused = must_pause
             (self.transport.pause_reading if must_pause else self.transport.resume_reading)()
@@ -374,7 +380,8 @@ class Connection(asyncio.BufferedProtocol):
         if is_large and self._arrival is not None:
             self._stop_parsing(_HEAD_TOO_LARGE)
         if (request := self._request) is not before:
-            request.task = start_task(request.run(self._serving), self._loop)
+            request.task = self._loop.create_task(request.run(self._serving))
+            self._serving.requests.add(request)
 
     def _stop_parsing(self, refusal: Response | None) -> None:
         """Accept no more requests; respond to a complete one, then close.
@@ -503,23 +510,31 @@ class _Request:
         if kind != "http.response.body" or self._start is None:
             raise RuntimeError(f"The app has sent {kind!r} at the wrong time.")
         body, more = message.get("body", b""), message.get("more_body", False)
-        data = b"" if self._scope["method"] == "HEAD" else body
+        if self._scope["method"] == "HEAD" or self._start["status"] in _BODILESS:
+            body = None
+        data = body or b""
         if not self.is_begun:
             data = self._encode_head(body, more=more) + data
             self.is_begun = True
             self.is_awaited = False
         self._connection.write(data)
-        if not more:
+        if more:
+            await self._connection.writable.wait()
+        else:
             self.end()
             self._connection.end_response(keep_alive=self.keep_alive)
 
-    def _encode_head(self, body: bytes, *, more: bool) -> bytes:
+    def _encode_head(self, body: bytes | None, *, more: bool) -> bytes:
         headers = tuple(self._start.get("headers", ()))
         found = dict(headers)
-        if found.get(b"connection") == b"close" or (more and b"content-length" not in found):
+        if more or found.get(b"connection") == b"close":
             self.keep_alive = False
-        elif b"content-length" not in found:
-            headers += ((b"content-length", b"%d" % len(body)),)
+        if not more and body is not None:
+            size = b"%d" % len(body)
+            if b"content-length" not in found:
+                headers += ((b"content-length", size),)
+            elif found[b"content-length"] != size:
+                raise ValueError("The Content-Length of the response is not that of its body.")
         return _encode_head(self._start["status"], headers, closes=not self.keep_alive)
 
 

@@ -359,6 +359,27 @@ async def test_only_requests_as_of_the_rfc_are_served(
     assert len(fn.calls) == (status == 200)
 
 
+@pytest.mark.parametrize(
+    "header",
+    [
+        *(b"Transfer-Encoding: identity", b"Transfer-Encoding: chunked, identity"),
+        *(b"Transfer-Encoding:\x0bchunked", b"Transfer-Encoding : chunked", b"Content-Length : 5"),
+        *(b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked", b"Content-Length: +5"),
+        *(b"Content-Length: 5\r\nContent-Length: 5", b"Content-Length: 5, 5"),
+        *(b"X: a\r\n b", b"X: a\rb", b"X: a\nb: c", b"X: a\x00b", b"X: a\x7fb", b"X y: a", b": a"),
+    ],
+)
+async def test_a_request_that_a_proxy_could_read_in_another_way_is_refused(
+    fn: Recorder, header: bytes
+) -> None:
+    async with listen(fn) as port, connect(port) as (reader, writer):
+        writer.write(b"POST / HTTP/1.1\r\nHost: x\r\n" + header + b"\r\n\r\n0\r\n\r\n" + REQUEST)
+        answer = await asyncio.wait_for(reader.read(), 5)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.count(b"HTTP/1.1") == 1
+    assert fn.calls == []
+
+
 async def test_trailers_are_not_taken_for_headers(fn: Recorder) -> None:
     async with listen(fn) as port, connect(port) as (reader, writer):
         writer.write(CHUNKED + b"%x\r\n%b\r\n0\r\nX-User: admin\r\n\r\n" % (len(BODY), BODY))
