@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
+from tests.kit.rows import rows
 from webop.admission.configurations.replica_agreement import (
     Attendance,
     Decision,
@@ -35,16 +34,9 @@ def build_pem(name: str) -> str:
     return f"-----BEGIN CERTIFICATE-----\n{name}\n-----END CERTIFICATE-----"
 
 
-def offer(
-    names: str,
-    url: str = HERE,
-    ca: str = "",
-    persistent: str = "",
-    *,
-    is_in_pod: bool = False,
-    **more: Any,
-) -> Offer:
+def offer(names: str, url: str = HERE, ca: str = "", persistent: str = "", **more: Any) -> Offer:
     """Return the offer of a replica: ``x`` validates, ``~x`` mutates."""
+    is_in_pod = more.pop("is_in_pod", False)
     webhooks = {
         V: [build_webhook(n, url, ca, **more) for n in names.split() if n[0] != "~"],
         M: [build_webhook(n[1:], url, ca, **more) for n in names.split() if n[0] == "~"],
@@ -77,7 +69,7 @@ OLD, NEW = offer("same old ~m", ca="a"), offer("same new ~m", ca="b")
 NONE = offer("").webhooks
 
 
-@pytest.mark.parametrize(
+@rows(
     ("found", "others", "own", "since", "expected"),
     [
         (NONE, [], OLD, 1, ("old same ~m", {HERE}, {"a"})),  # the first replica
@@ -96,10 +88,10 @@ def test_webhooks_change_when_all_replicas_that_do_not_retire_agree(
     assert describe(decide(found, others, own, record(own, since))) == expected
 
 
-UNREADY = {"is_ready": False}
+UNREADY, STAYED = {"is_ready": False}, offer("same").webhooks
 
 
-@pytest.mark.parametrize(
+@rows(
     ("found", "others", "own", "mine", "names"),
     [
         (NONE, [], NEW, UNREADY, "new same ~m"),  # the very first start
@@ -107,13 +99,7 @@ UNREADY = {"is_ready": False}
         (OLD.webhooks, [record(OLD).retire()], NEW, UNREADY, "old same ~m"),
         (OLD.webhooks, [], NEW, UNREADY, "old same ~m"),
         (OLD.webhooks, [], NEW, {}, "new same ~m"),
-        (
-            offer("same").webhooks,
-            [],
-            NEW,
-            UNREADY,
-            "new same ~m",
-        ),  # the persistent ones have stayed
+        (STAYED, [], NEW, UNREADY, "new same ~m"),  # the persistent ones have stayed
         (NEW.webhooks, [record(NEW, 2, is_ready=False)], OLD, {}, "old same ~m"),  # goes back
     ],
 )
@@ -126,7 +112,7 @@ def test_a_version_that_is_not_ready_changes_nothing(
 DAMAGED: Any = ([[{"name": "x"}], []], [[{"clientConfig": {}}], []], [["x"], []], [[], {}], 5, [])
 
 
-@pytest.mark.parametrize("which", [V, M])
+@rows("which", [V, M])
 def test_what_somebody_deletes_or_edits_in_a_rollout_is_repaired(which: WebhookType) -> None:
     one, two = offer("same old ~m"), offer("same new ~m")
     joined = decide(one.webhooks, [record(one)], two, record(two, 2), notes=Notes(one.digest))
@@ -169,7 +155,7 @@ def test_a_replica_that_has_taken_over_decides_alone_until_it_leaves() -> None:
     assert describe(decide(left.webhooks, [], OLD, record(OLD))) == ("old same ~m", {HERE}, {"a"})
 
 
-@pytest.mark.parametrize(
+@rows(
     ("others", "is_final", "names"),
     [
         ([], True, "stays"),
@@ -197,11 +183,8 @@ def test_the_webhooks_of_pods_are_removed_by_pods_only() -> None:
     left = decide(taken.webhooks, [], copy, None, notes=taken.notes, is_final=True)
     assert (describe(left)[0], left.notes) == ("a b", Notes(has_pods=True))
     # Another version of the operator knows nothing of webhooks that it does not have.
-    for one, names in (
-        (pod, "a"),
-        (offer("b", is_in_pod=True), "a"),
-        (offer("", is_in_pod=True), "a b"),
-    ):
+    other, none = offer("b", is_in_pod=True), offer("", is_in_pod=True)
+    for one, names in ((pod, "a"), (other, "a"), (none, "a b")):
         left = decide(served.webhooks, [], one, None, notes=Notes(), is_final=True)
         assert (describe(left)[0], left.notes.has_pods) == (names, True)
     goes = offer("a b", persistent="", is_in_pod=True)
@@ -217,7 +200,7 @@ def test_a_digest_is_of_the_webhooks_and_their_order_not_of_addresses_and_author
     assert offer("x", timeoutSeconds=5).digest != offer("x").digest
 
 
-@pytest.mark.parametrize(
+@rows(
     ("filled", "is_equal"),
     [
         ({"failurePolicy": "Fail", "namespaceSelector": {}, "timeoutSeconds": 10}, True),
@@ -249,13 +232,3 @@ def test_replicas_are_alive_until_their_records_have_not_changed_in_three_renewa
     one.renewals += 1
     assert not is_alive("1")
     assert is_alive("2")
-
-
-def test_replicas_with_longer_lifetimes_are_waited_for() -> None:
-    one = Attendance()
-    records = {"k": record(OLD, lifetime=180.0).encode()}
-    one.select(records, renewal=10.0)
-    one.renewals = 18
-    assert one.select(records, renewal=10.0)
-    one.renewals = 19
-    assert not one.select(records, renewal=10.0)
