@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import Any
 
 import webop
@@ -17,7 +17,7 @@ SERVICE: WebhookClientConfig = {"service": {"name": "hooks", "namespace": "ops"}
 
 def build_configuration(
     registry: webop.OperatorRegistry,
-    resources: Iterable[webop.Resource],
+    resources: Collection[webop.Resource],
     config: WebhookClientConfig,
     *,
     mutating: bool = False,
@@ -45,7 +45,7 @@ def find_path(handler_id: str) -> str:
 
 
 def list_dangers(
-    registry: webop.OperatorRegistry, resources: Iterable[webop.Resource]
+    registry: webop.OperatorRegistry, resources: Collection[webop.Resource]
 ) -> list[str]:
     """Return the warnings about webhooks that can stop a cluster."""
     return building.list_dangers(registry.select_webhooks(), resources)

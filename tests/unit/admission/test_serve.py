@@ -393,9 +393,10 @@ async def test_a_mutation_that_makes_another_object_of_it_is_refused_with_words(
     def fill(patch: webop.Patch, **_: Any) -> None:
         patch.metadata[field] = "other"
 
-    @webop.on.mutate("kopfexamples", id="function")
-    def fill_by_function(patch: webop.Patch, **_: Any) -> None:
-        patch.fns.append(lambda body: body["metadata"].update({field: "other"}))
+    def rename(body: Any) -> None:
+        body["metadata"][field] = "other"
+
+    webop.on.mutate("kopfexamples", id="function")(lambda patch, **_: patch.fns.append(rename))
 
     old, new = build_object(uid="u1"), build_object()
     async with serve() as site:

@@ -76,6 +76,9 @@ async def test_in_a_block_the_time_is_that_of_the_client() -> None:
         client.clock.now = START + dt.timedelta(days=1)
         assert webop.now() == START + dt.timedelta(days=1)
     assert is_now(webop.now())
+    with client, client:  # also if it is entered twice
+        pass
+    assert is_now(webop.now())
 
 
 async def test_stamps_of_objects_have_the_time_of_the_client() -> None:
