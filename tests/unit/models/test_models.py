@@ -149,7 +149,7 @@ declare_thing: Any = webop.resource("unit.webop.dev", "v1", kind="Thing")
         (lambda: webop.resource("example.com", "v1")(int), "is for pydantic classes"),  # type: ignore[type-var]
         (
             lambda: declare_thing(type("Other", (webop.Model,), {})),
-            "models of things.v1.unit.webop",
+            "Two models of things.v1",
         ),
         (lambda: webop.CEL("  "), "A CEL rule must be an expression"),
         (webop.ListKeys, "needs the names of the fields"),
@@ -299,6 +299,7 @@ def list_by(*keys: str) -> dict[str, Any]:
 
 
 RULE = {"x-kubernetes-validations": [{"rule": "self != ''"}]}
+KEPT = {"x-kubernetes-validations": [{"rule": "self == oldSelf"}]}
 EMBEDDED = {"x-kubernetes-embedded-resource": True}
 
 
@@ -332,6 +333,7 @@ def hold(**properties: Any) -> dict[str, Any]:
         ({**STRING, "nullable": True}, STRING, [" can no longer be null"]),
         ({**STRING, "default": "a"}, STRING, [" has no default any more"]),
         (STRING, {**STRING, "pattern": "a"}, [": pattern becomes 'a'"]),
+        (STRING, {**STRING, **KEPT}, []),  # it is about changes
         (STRING, {**STRING, **RULE}, [": a new rule, \"self != ''\""]),
         (list_of(INTEGER), list_of(STRING), ["[] changes from integer to string"]),
         (
