@@ -13,9 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import webop
+from tests.kit.rows import rows
 from webop.cli.kopf_code.deployment import read_deployment
 from webop.client.auth.expiration import parse_moment, parse_token_lifetime
 from webop.client.auth.urls import find_server_problem, quote_url
@@ -119,13 +118,13 @@ TABLE: list[tuple[Callable[[Any], Any], Callable[[int], Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("fn", "build"), TABLE)
+@rows(("fn", "build"), TABLE)
 def test_a_long_text_is_read_in_time(fn: Callable[[Any], Any], build: Callable[[int], Any]) -> None:
     for count in (10_000, 100_000):
         assert measure(fn, build(count)) < LIMIT
 
 
-@pytest.mark.parametrize("piece", ["a", "a[", "a  ", " ", "1", "1."])
+@rows("piece", ["a", "a[", "a  ", " ", "1", "1."])
 def test_a_long_line_of_a_dockerfile_is_read_in_time(tmp_path: Path, piece: str) -> None:
     for start in ("a", "CMD kopf==", "FROM python:3."):
         long = start + piece * 30_000
@@ -138,11 +137,6 @@ def test_certificates_are_found_whatever_is_between() -> None:
     assert find_certificates(begin + b"x\n" + one + b"\nname\n" + one + begin) == (one,)
 
 
-@pytest.mark.parametrize("end", ["1e30", "Infinity", "NaN", "-1", "1" * 400, "1" * 5000, '"x"'])
+@rows("end", ["1e30", "Infinity", "NaN", "-1", "1" * 400, "1" * 5000, '"x"'])
 def test_a_token_with_an_impossible_end_has_no_known_end(end: str) -> None:
     assert parse_token_lifetime(build_token(end)) is None
-
-
-def test_a_version_of_thousands_of_digits_is_no_number() -> None:
-    assert parse_number("9" * 5000) == 0
-    assert is_newer("9" * 5000, {"metadata": {"resourceVersion": "5"}})
