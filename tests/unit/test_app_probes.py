@@ -61,7 +61,7 @@ async def test_there_is_nothing_else(method: str, path: str, status: int) -> Non
         assert (await site.http.request(method, path)).status_code == status
 
 
-@pytest.mark.feature("PRB-03", "PRB-04", "PRB-10")
+@pytest.mark.feature("PRB-03", "PRB-04", "PRB-10", "KWA-05")
 async def test_the_health_is_what_the_probe_handlers_return() -> None:
     @webop.on.probe(id="now")
     async def tell(memo: webop.Memo, settings: webop.OperatorSettings, **_: Any) -> Any:

@@ -251,7 +251,9 @@ async def test_a_handler_whose_failures_are_ignored_warns_where_it_would_refuse(
         assert not read_patch(response)
 
 
-@pytest.mark.feature("ADM-22", "ADM-23", "ADM-24", "ADM-25", "ADM-26", "KWA-17", "D-15", "ADM-89")
+@pytest.mark.feature(
+    "ADM-22", "ADM-23", "ADM-24", "ADM-25", "ADM-26", "ADM-89", "KWA-05", "KWA-17", "D-15"
+)
 async def test_handlers_get_all_that_the_manual_promises() -> None:
     seen: Json = {}
 

@@ -149,7 +149,7 @@ def test_rules_that_need_an_old_object_are_for_updates(cel: str, operations: set
         (
             {**SAME, "operations": ["CREATE"]},
             ValueError,
-            "oldObject, which is null in each CREATE: ",
+            "which is null in each CREATE: ",
         ),
         ({**SAME, "operations": ["CREATE", "UPDATE"]}, ValueError, "with 'oldObject == null || '"),
         ({**GOOD, "cel": "self.a == oldSelf.a"}, ValueError, "oldObject in place of oldSelf and"),
@@ -181,7 +181,7 @@ def test_a_rule_needs_one_kind(kind: Any) -> None:
     [
         (
             "object.spec.engin == 'a'",
-            "'a' reads object.spec.engin, but Cart has no such field: did",
+            "'a' reads object.spec.engin, but Cart has no such field",
         ),
         ("object.spec.engine == oldObject.spec.engin", "did you mean oldObject.spec.engine?"),
         ("object.spec.max_load > 1", "did you mean object.spec.maxLoad?"),
