@@ -31,19 +31,8 @@ def everything(registry: webop.OperatorRegistry) -> webop.OperatorRegistry:
     return registry
 
 
-@pytest.mark.feature(
-    "HND-15",
-    "HND-16",
-    "HND-17",
-    "HND-20",
-    "HND-21",
-    "HND-22",
-    "HND-23",
-    "D-44",
-    "EVT-07",
-    "EVT-08",
-    "EVT-09",
-)
+@pytest.mark.feature("HND-15", "HND-16", "HND-17", "HND-20", "HND-21", "HND-22", "HND-23", "D-44")
+@pytest.mark.feature("EVT-07", "EVT-08", "EVT-09")
 @rows(
     ("new", "old", "initial", "expected"),
     [

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit.cli_runner import invoke
+from tests.kit.rows import rows
 
 PLAIN = "import kopf\n"
 LAST = (
@@ -152,7 +153,7 @@ def test_images_and_commands_are_read_as_well(tmp_path: Path) -> None:
     assert exit_code == 1
 
 
-@pytest.mark.parametrize(
+@rows(
     ("file", "text"),
     [
         ("Dockerfile", 'CMD ["kopf", "run", "-A", "handlers.py"]'),
@@ -176,8 +177,8 @@ def test_images_and_commands_are_read_as_well(tmp_path: Path) -> None:
 def test_the_command_kopf_must_be_replaced_in_a_shell_and_in_lists_of_all_forms(
     tmp_path: Path, file: str, text: str
 ) -> None:
-    (tmp_path / file).write_text(f"\n{text}\n")
-    exit_code, lines = check(tmp_path, PLAIN + QUIET)
+    exit_code, lines = check(tmp_path, PLAIN + QUIET, **{file.replace(".", "_"): f"\n{text}\n"})
+    (tmp_path / file).unlink()
     number = 2 + text[: text.index("kopf")].count("\n")
     assert lines == [f"{file}:{number}: {REPLACE}", "1 of these must change.", LAST]
     assert exit_code == 1
@@ -202,10 +203,7 @@ def test_other_things_named_kopf_are_not_commands(tmp_path: Path, text: str) -> 
 @pytest.mark.parametrize(
     ("code", "said"),
     [
-        (
-            "import sys\n",
-            "Error: No file imports kopf. Name the folder with the code of the operator.",
-        ),
+        ("import sys\n", "Error: No file imports kopf. Name the folder with the code of the op"),
         ("import kopf\ndef\n", "handlers.py:2: must change: Cannot parse this file as Python: inv"),
     ],
 )
