@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import webop
+from tests.kit.lamps import Lamp, LampSpec, LampStatus, build_lamp
 from webop.testing import FakeClient
 
 Json = dict[str, Any]
@@ -99,23 +100,7 @@ async def test_a_reconciler_of_another_registry_is_told_with_where_it_was_search
         await FakeClient(PARENT).reconcile(do_nothing, PARENT)
 
 
-class LampSpec(webop.Struct):
-    watts: int = 5
-
-
-class LampStatus(webop.Struct):
-    phase: str | None = None
-    watts: int | None = None
-    conditions: webop.Conditions = webop.Conditions()
-
-
-@webop.resource("lamps.webop.dev", "v1")
-class Lamp(webop.Model):
-    spec: LampSpec
-    status: LampStatus = LampStatus()
-
-
-LAMP = Lamp(metadata=webop.Metadata(name="one", labels={"room": "hall"}), spec=LampSpec(watts=7))
+LAMP = build_lamp(watts=7)
 
 
 @pytest.mark.parametrize("is_async", [True, False])

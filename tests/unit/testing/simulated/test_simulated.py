@@ -19,19 +19,22 @@ import pytest
 
 import webop
 from tests.kit.rows import rows
-from tests.unit.testing.simulated.operators import Thing, build_config, build_thing
+from tests.unit.testing.simulated.operators import (
+    HERE,
+    Thing,
+    build_config,
+    build_thing,
+    create_and_settle,
+    get_status,
+    run,
+)
 from webop.testing import SimulatedCluster, SimulationError, simulated
 
 EPOCH = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
-HERE: Any = {"namespace": "default"}
 
 
 def declare_nothing() -> None:
     webop.on.create(Thing)(lambda **_: None)
-
-
-def get_status(cluster: SimulatedCluster, name: str = "one") -> dict[str, Any]:
-    return cluster.get(Thing, name, **HERE).status or {}
 
 
 # The clock.
@@ -110,13 +113,11 @@ def draw() -> None:
 def test_random_numbers_are_those_of_the_seed() -> None:
     seen: list[Any] = []
 
-    @simulated(draw, given=[Thing, build_thing()], seeds=3, faults=False)
     def collect(cluster: SimulatedCluster) -> None:
-        cluster.settle()
-        seen.append(get_status(cluster)["drawn"])
+        seen.append(create_and_settle(cluster)["drawn"])
 
-    collect()
-    collect()
+    for _ in range(2):
+        run(draw, test=collect, seeds=3, faults=False)
     assert seen[:3] == seen[3:]
     assert len({str(each) for each in seen}) == 3
 
@@ -205,8 +206,7 @@ def test_a_restart_imports_the_modules_afresh(tmp_path: Path) -> None:
     file = tmp_path / "kept_in_memory.py"
     file.write_text(_FILE)
 
-    @simulated(str(file), given=[Thing, build_thing()])
-    def restart(cluster: SimulatedCluster) -> None:
+    def restart(cluster: SimulatedCluster) -> Any:
         for end in (cluster.kill, cluster.stop, cluster.start):
             cluster.settle()
             end()
@@ -214,9 +214,9 @@ def test_a_restart_imports_the_modules_afresh(tmp_path: Path) -> None:
         cluster.settle()
         cluster.patch(Thing, "one", {"spec": {"changed": True}}, **HERE)
         cluster.settle()
-        assert get_status(cluster) == {"starts": 1}
+        return get_status(cluster)
 
-    restart()
+    assert run(str(file), test=restart, given=[Thing, build_thing()]) == {"starts": 1}
 
 
 def test_afterwards_all_modules_are_those_of_before(
@@ -265,19 +265,16 @@ def fail_sometimes() -> None:
         patch.status["retry"] = retry
 
 
-@pytest.mark.parametrize(
+@rows(
     ("options", "retry"),
     [({"status": 409}, 1), ({"status": 422, "times": 2}, 2), ({"status": 403}, 1)],
 )
 def test_ordered_failures_come_so_often(options: Any, retry: int) -> None:
-    @simulated(fail_sometimes, given=[Thing])
-    def run(cluster: SimulatedCluster) -> None:
+    def test(cluster: SimulatedCluster) -> Any:
         cluster.fail("POST", "configmaps", **options)
-        cluster.create(build_thing())
-        cluster.settle()
-        assert get_status(cluster) == {"retry": retry}
+        return create_and_settle(cluster)
 
-    run()
+    assert run(fail_sometimes, test=test) == {"retry": retry}
 
 
 @simulated(fail_sometimes, given=[Thing])
@@ -327,15 +324,14 @@ def test_a_webhook_costs_few_requests_and_no_record_of_the_dead_stays(
     assert len(list_records()) == 1
 
 
-@pytest.mark.parametrize("kind", ["configmaps", "namespaces"])  # not what is in a namespace
+@rows("kind", ["configmaps", "namespaces"])  # not what is in a namespace
 def test_a_failure_that_never_comes_makes_the_test_fail(kind: str) -> None:
     def order(cluster: SimulatedCluster) -> None:
         cluster.fail("POST", kind)
-        cluster.create(build_thing())
-        cluster.settle()
+        create_and_settle(cluster)
 
     with pytest.raises(SimulationError, match=f"the operator sent no POST of {kind}"):
-        simulated(declare_nothing, given=[Thing])(order)()
+        run(declare_nothing, test=order)
 
 
 @simulated(declare_nothing, given=[Thing])
@@ -356,13 +352,11 @@ def test_failures_of_an_unknown_kind_are_refused(cluster: SimulatedCluster) -> N
 def test_a_kind_that_fails_can_have_any_of_its_names(method: str, kind: Any) -> None:
     """If no request of it fails, this does: the operator has sent none."""
 
-    @simulated(fail_sometimes, given=[Thing])
-    def run(cluster: SimulatedCluster) -> None:
+    def test(cluster: SimulatedCluster) -> None:
         cluster.fail(method, kind)
-        cluster.create(build_thing())
-        cluster.settle()
+        create_and_settle(cluster)
 
-    run()
+    run(fail_sometimes, test=test)
 
 
 @simulated(declare_nothing)

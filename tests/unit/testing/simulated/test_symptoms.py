@@ -19,11 +19,18 @@ from unittest import mock
 import pytest
 
 import webop
-from tests.unit.testing.simulated.operators import Thing, build_config, build_thing
-from webop.testing import SimulatedCluster, SimulationError, simulated
+from tests.unit.testing.simulated.operators import (
+    HERE,
+    Thing,
+    build_config,
+    build_thing,
+    create_and_settle,
+    get_status,
+    run,
+)
+from webop.testing import SimulatedCluster, SimulationError
 from webop.testing.simulation.world import World
 
-HERE: Any = {"namespace": "default"}
 REAL_TIME = time.perf_counter
 
 HANDLERS = """
@@ -36,29 +43,6 @@ async def create(patch, **_):
 
 
 Packages = Callable[..., None]  # writes a package that can be imported
-
-
-def get_status(cluster: SimulatedCluster, name: str = "one") -> dict[str, Any]:
-    return cluster.get(Thing, name, **HERE).status or {}
-
-
-def create_and_settle(cluster: SimulatedCluster, name: str = "one") -> dict[str, Any]:
-    cluster.create(build_thing(name))
-    cluster.settle(within=300)
-    return get_status(cluster, name)
-
-
-def run(
-    *handlers: Any, test: Callable[[SimulatedCluster], Any] = create_and_settle, **options: Any
-) -> Any:
-    """Return what a test returns in its last run."""
-    results: list[Any] = []
-
-    def collect(cluster: SimulatedCluster) -> None:
-        results.append(test(cluster))
-
-    simulated(*handlers, **{"given": [Thing], **options})(collect)()
-    return results[-1]
 
 
 def declare_async(function: Callable[..., Any]) -> Callable[[], None]:
