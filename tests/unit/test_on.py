@@ -229,22 +229,6 @@ def test_a_static_method_can_be_decorated_where_it_is_declared(
     assert [Reconciler.inside(), Reconciler().outside()] == ["called", "called"]
 
 
-@pytest.mark.feature("HND-02")
-def test_a_decorator_can_be_called_on_a_method_of_an_object(
-    registry: webop.OperatorRegistry,
-) -> None:
-    class Reconciler:
-        def method(self, **_: Any) -> None: ...
-
-    instance = Reconciler()
-    webop.on.create("kex")(instance.method)
-    webop.on.create("kex", id="other")(Reconciler().method)
-    first, second = registry.select_resource_handlers()
-    assert first.fn == instance.method
-    assert first.id.endswith("Reconciler.method")
-    assert second.id == "other"
-
-
 def test_a_decorator_without_parentheses_is_told(registry: webop.OperatorRegistry) -> None:
     def create_fn(spec: Any, **_: Any) -> None: ...
 

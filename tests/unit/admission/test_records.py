@@ -11,12 +11,10 @@ import pytest
 from tests.kit.rows import rows
 from webop.admission.configurations.replica_agreement import (
     ReplicaRecord,
-    build_bundle,
     decode_record,
     join_address,
     parse_bundle,
     split_address,
-    split_certificates,
 )
 from webop.errors import ConfigurationError
 
@@ -92,28 +90,6 @@ def test_client_configs_are_taken_apart_and_put_together(
 def test_a_client_config_must_lead_to_one_place(config: dict[str, Any], reason: str) -> None:
     with pytest.raises(ConfigurationError, match=reason):
         split_address(config)
-
-
-@rows(
-    ("text", "found"),
-    [
-        ("", ()),
-        (" \n", ()),
-        (f"{ONE}\n{TWO}\n{ONE}\n", (ONE, TWO)),
-        (f"# mine\r\n{ONE}\r\n".replace("\n", "\r\n"), (ONE,)),
-        ("nonsense", ("nonsense",)),
-    ],
-)
-def test_certificates_are_found_in_texts(text: str, found: tuple[str, ...]) -> None:
-    assert split_certificates(text) == found
-
-
-def test_a_bundle_is_base64_of_the_certificates_without_repetitions() -> None:
-    built = build_bundle([TWO, ONE, TWO])
-    assert base64.b64decode(built["caBundle"]).decode() == f"{TWO}\n{ONE}\n"
-    assert parse_bundle(built["caBundle"]) == (TWO, ONE)
-    assert build_bundle([]) == {}
-    assert parse_bundle(None) == ()
 
 
 @rows("bundle", ["a", base64.b64encode(b"\xff\xfe").decode()])

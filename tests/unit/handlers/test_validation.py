@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 import unittest.mock
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
@@ -11,44 +10,12 @@ from typing import Any
 import pytest
 
 import webop
-from tests.kit.causes import RESOURCE, build_body, build_change, build_event, build_review
 from tests.kit.rows import rows
 from webop.errors import ConfigurationError
-from webop.handlers.causes import ActivityCause, BackgroundCause, ReconcileCause, ResourceCause
-from webop.handlers.model import (
-    Activity,
-    ActivityHandler,
-    BackgroundHandler,
-    ChangeHandler,
-    EventHandler,
-    Handler,
-    IndexHandler,
-    ReconcileHandler,
-    WebhookHandler,
-)
-from webop.handlers.stopping import AsyncDaemonStopped, Stopper
-from webop.handlers.validation import ARGUMENTS, check_registry
+from webop.handlers.validation import check_registry
 
 Decorator = Callable[..., Any]
 
-OF_OBJECTS: dict[str, Any] = {
-    "logger": logging.getLogger("test"),
-    "recall": webop.Memo,
-    "resource": RESOURCE,
-    "body": webop.Body({}),
-    "patch": webop.Patch(),
-}
-CAUSES: dict[Any, Any] = {
-    ActivityHandler: ActivityCause(
-        logger=None, recall=webop.Memo, activity=Activity.PROBE, settings=webop.OperatorSettings()
-    ),
-    IndexHandler: ResourceCause(**OF_OBJECTS),
-    EventHandler: build_event(build_body()),
-    BackgroundHandler: BackgroundCause(**OF_OBJECTS, stopped=AsyncDaemonStopped(Stopper())),
-    ChangeHandler: build_change(build_body()),
-    WebhookHandler: build_review(build_body()),
-    ReconcileHandler: ReconcileCause(**OF_OBJECTS, children=object(), because=()),
-}
 ON_ACTIVITIES: dict[Decorator, str] = {
     webop.on.startup: "startup",
     webop.on.cleanup: "cleanup",
@@ -68,12 +35,6 @@ ON_OBJECTS: dict[Decorator, str] = {
     webop.index: "index",
     webop.reconcile: "reconcile",
 }
-
-
-@rows("family", ARGUMENTS)
-def test_the_known_arguments_are_those_of_calls(family: type[Handler]) -> None:
-    of_the_call = {"client", "param", "retry", "started", "runtime"}
-    assert ARGUMENTS[family] == CAUSES[family].kwargs.keys() | of_the_call
 
 
 @pytest.mark.feature("HND-28", "KWA-19")

@@ -30,7 +30,6 @@ from webop.errors import ConfigurationError, MisfitError
 from webop.models.definitions import build_selector
 from webop.models.fitting import dump, dump_set, fit
 from webop.models.schema import build_schema, shorten_descriptions
-from webop.testing import FakeClient
 
 Json = dict[str, Any]
 PRESERVED = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
@@ -181,19 +180,3 @@ def test_a_list_cannot_be_without_schema() -> None:
     listed = pydantic.create_model("Listed", __base__=webop.Model, spec=(ListSpec, ...))
     with pytest.raises(ConfigurationError, match=r"Schemaless\(\) is for a class"):
         webop.resource("builtins.webop.dev", "v1", kind="Listed")(listed)
-
-
-async def test_the_client_in_memory_takes_and_returns_built_in_kinds() -> None:
-    client = FakeClient(build_deployment())
-    found = await client.get(Deployment, "web", namespace="default")
-    assert found.spec
-    assert found.spec.template.spec
-    assert found.spec.template.spec.containers[0].image == "nginx"
-    data = ConfigMap(metadata=ObjectMetadata(name="a"), data={"x": "1"})
-    created = await client.create(data, namespace="default")
-    assert created.metadata.uid
-    assert (await client.apply(data, namespace="default")).data == {"x": "1"}
-    await client.patch(ConfigMap, "a", {"data": {"x": "2"}}, namespace="default")
-    assert [one.data for one in await client.list(ConfigMap, namespace="default")] == [{"x": "2"}]
-    with pytest.raises(webop.APITimeoutError, match="Deployment 'web' in namespace 'default' is"):
-        await client.wait_for(Deployment, "web", "Available", namespace="default", timeout=0.01)

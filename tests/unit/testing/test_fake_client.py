@@ -10,7 +10,7 @@ import pydantic
 import pytest
 
 import webop
-from tests.kit.lamps import Lamp, LampSpec, build_lamp
+from tests.kit.lamps import Lamp, build_lamp
 from tests.kit.waiting import eventually
 from webop.testing import FakeClient
 
@@ -115,20 +115,6 @@ def test_what_cannot_exist_at_the_start_is_refused(given: list[Any], message: st
 async def test_the_namespace_of_given_objects_exists_without_any() -> None:
     client = FakeClient(namespace="team")
     assert await client.create({**MAP, "metadata": {"name": "two"}}, namespace="team")
-
-
-async def test_two_versions_of_one_kind_are_accepted() -> None:
-    @webop.resource("disks.webop.dev", "v1", kind="Disk", stored=False)
-    class DiskV1(webop.Model):
-        spec: LampSpec
-
-    @webop.resource("disks.webop.dev", "v2", kind="Disk")
-    class DiskV2(webop.Model):
-        spec: LampSpec
-
-    disk = DiskV2(metadata=webop.Metadata(name="one"), spec=LampSpec())
-    client = FakeClient(DiskV1, DiskV2, disk)
-    assert (await client.get(DiskV2, "one", namespace="default")).spec.watts == 5
 
 
 async def test_an_object_that_does_not_fit_is_named() -> None:
