@@ -115,26 +115,20 @@ def test_an_operator_runs_in_a_thread_with_a_loop_of_its_own_or_a_given_one(
         loop.close()
 
 
-@pytest.mark.feature("EMB-03", "EMB-05", "REF-21", "REF-22")
-async def test_tasks_of_an_operator_run_until_the_first_of_them_ends(life: Life) -> None:
+@pytest.mark.feature("EMB-03", "EMB-04", "EMB-05", "EMB-10", "REF-21", "REF-22")
+async def test_tasks_of_an_operator_run_until_the_first_of_them_ends_and_others_are_left_alone(
+    life: Life,
+) -> None:
+    mine = asyncio.create_task(asyncio.Event().wait())
+    existing = asyncio.all_tasks()
     ready, stop = asyncio.Event(), asyncio.Event()
     tasks = await webop.spawn_tasks(**life.build_options(ready_flag=ready, stop_flag=stop))
     await ready.wait()
     stop.set()
     async with asyncio.timeout(4):  # nothing is left behind that would be waited for
-        await webop.run_tasks(tasks)
+        await webop.run_tasks(tasks, ignored=existing)
     assert all(task.done() for task in tasks)
     assert life.events == ["startup", "cleanup"]
-
-
-@pytest.mark.feature("EMB-04", "EMB-10")
-async def test_tasks_that_were_there_before_are_left_alone(life: Life) -> None:
-    mine = asyncio.create_task(asyncio.Event().wait())
-    stop = asyncio.Event()
-    existing = asyncio.all_tasks()
-    tasks = await webop.spawn_tasks(**life.build_options(stop_flag=stop))
-    stop.set()
-    await webop.run_tasks(tasks, ignored=existing)
     assert not mine.done()
     mine.cancel()
 

@@ -131,12 +131,6 @@ def test_a_long_line_of_a_dockerfile_is_read_in_time(tmp_path: Path, piece: str)
         assert measure(lambda text: read_dockerfile(text, tmp_path), long) < LIMIT
 
 
-def test_certificates_are_found_whatever_is_between() -> None:
-    one = b"-----BEGIN CERTIFICATE-----\nYQ==\n-----END CERTIFICATE-----"
-    begin = b"-----BEGIN CERTIFICATE-----\n"
-    assert find_certificates(begin + b"x\n" + one + b"\nname\n" + one + begin) == (one,)
-
-
 @rows("end", ["1e30", "Infinity", "NaN", "-1", "1" * 400, "1" * 5000, '"x"'])
 def test_a_token_with_an_impossible_end_has_no_known_end(end: str) -> None:
     assert parse_token_lifetime(build_token(end)) is None
