@@ -14,9 +14,6 @@ from tests.kit.reviews import build_object, build_review, read_patch, send_revie
 
 Json = dict[str, Any]
 
-STRINGS = "must be an object of strings"
-CONTROL = "must not have control characters"
-LONG = "has more than 1024 characters"
 _ABSENT: Any = object()
 
 
@@ -35,85 +32,43 @@ def replace(path: str, value: Any) -> Json:
     return review
 
 
-NO_REVIEW = "must be 'AdmissionReview', not"
-REFUSED = [
-    ("kind", _ABSENT, f"{NO_REVIEW} None"),
-    ("kind", "Pod", f"{NO_REVIEW} 'Pod'"),
-    ("kind", ["AdmissionReview"], f"{NO_REVIEW} ['AdmissionReview']"),
-    ("request", _ABSENT, "is missing"),
-    ("request", None, "is missing"),
+ONE_OF = "must be one of CREATE, UPDATE, DELETE, CONNECT, not"
+NAMES = ("uid", "name", "namespace", "subResource", "operation", "kind.kind", "userInfo.username")
+NAMES += tuple(f"resource.{name}" for name in ("group", "version", "resource"))
+NAMES += tuple(f"object.metadata.{name}" for name in ("name", "namespace", "uid"))
+TEXTS = (*NAMES, "userInfo.uid", "requestSubResource", "oldObject.metadata.namespace")
+TEXTS += ("object.kind", "object.apiVersion", "object.metadata.generateName")
+OBJECTS = ("resource", "userInfo", "userInfo.extra", "object", "oldObject", "object.metadata")
+OBJECTS += ("options", "requestKind", "requestResource", "oldObject.metadata.annotations")
+NEEDED = ("uid", "resource", "resource.version", "resource.resource", "kind", "kind.kind")
+NEEDED += ("operation", "userInfo")
+
+REFUSED: list[tuple[str, Any, str]] = [
+    ("kind", _ABSENT, "must be 'AdmissionReview', not None"),
+    ("kind", ["AdmissionReview"], "must be 'AdmissionReview', not ['AdmissionReview']"),
     ("request", [], "must be an object"),
-    ("request.uid", _ABSENT, "is missing"),
-    ("request.uid", None, "is missing"),
-    ("request.uid", "", "is empty"),
-    ("request.uid", 1, "must be a string"),
-    ("request.resource", _ABSENT, "is missing"),
-    ("request.resource", "pods", "must be an object"),
-    ("request.resource.version", _ABSENT, "is missing"),
-    ("request.resource.resource", _ABSENT, "is missing"),
-    ("request.resource.resource", "", "is empty"),
-    ("request.resource.group", 1, "must be a string"),
-    ("request.resource.version", 1, "must be a string"),
-    ("request.kind", _ABSENT, "is missing"),
-    ("request.kind.kind", None, "is missing"),
-    ("request.operation", _ABSENT, "is missing"),
-    ("request.operation", "create", "must be one of CREATE, UPDATE, DELETE, CONNECT, not 'create'"),
-    ("request.operation", "*", "must be one of CREATE, UPDATE, DELETE, CONNECT, not '*'"),
-    ("request.operation", ["CREATE"], "must be a string"),
-    ("request.userInfo", _ABSENT, "is missing"),
-    ("request.userInfo", "admin", "must be an object"),
-    ("request.namespace", {}, "must be a string"),
-    ("request.name", 1, "must be a string"),
-    ("request.subResource", 1, "must be a string"),
-    ("request.dryRun", "true", "must be true or false"),
-    ("request.dryRun", 1, "must be true or false"),
-    ("request.object", [], "must be an object"),
-    ("request.object", "text", "must be an object"),
-    ("request.oldObject", 0, "must be an object"),
-    ("request.object.metadata.labels", [], "must be an object"),
-    ("request.object.metadata.uid", [], "must be a string"),
-    ("request.object.metadata.name", {}, "must be a string"),
-    ("request.oldObject.metadata.namespace", 5, "must be a string"),
-    ("request.oldObject.metadata.annotations", "x", "must be an object"),
-    ("request.options", [], "must be an object"),
-    ("request.options", "x", "must be an object"),
-    ("request.requestKind", "Pod", "must be an object"),
-    ("request.requestResource", 1, "must be an object"),
-    ("request.requestSubResource", {}, "must be a string"),
-    ("request.userInfo.username", 1, "must be a string"),
-    ("request.userInfo.username", "a\nb", CONTROL),
-    ("request.userInfo.uid", [], "must be a string"),
-    ("request.userInfo.groups", "admins", "must be a list"),
-    ("request.userInfo.groups", {}, "must be a list"),
-    ("request.userInfo.extra", [], "must be an object"),
-    ("request.uid", "a\nb", CONTROL),
-    ("request.name", "a\x00b", CONTROL),
-    ("request.name", "a\x9bb", CONTROL),
-    ("request.namespace", "\x7f", CONTROL),
-    ("request.subResource", "\r", CONTROL),
-    ("request.operation", "CREATE\n", CONTROL),
-    ("request.kind.kind", "Pod\n", CONTROL),
-    ("request.resource.group", "a\nb", CONTROL),
-    ("request.resource.version", "\t", CONTROL),
-    ("request.resource.resource", "\r", CONTROL),
-    ("request.uid", "x" * 1025, LONG),
-    ("request.resource.resource", "x" * 1025, LONG),
-    ("request.kind.kind", "x" * 1025, LONG),
-    ("request.userInfo.username", "x" * 1_000_000, LONG),
-    ("request.object.metadata.uid", "x" * 1025, LONG),
-    ("request.object.kind", 1, "must be a string"),
-    ("request.object.apiVersion", {}, "must be a string"),
-    ("request.object.metadata", 0, "must be an object"),
-    ("request.object.metadata", False, "must be an object"),
-    ("request.object.metadata.name", "a\nb", CONTROL),
-    ("request.object.metadata.namespace", "a\x1bb", CONTROL),
-    ("request.object.metadata.generateName", ["a"], "must be a string"),
-    ("request.object.metadata.labels", {"a": 1}, STRINGS),
-    ("request.object.metadata.labels", {"a": "b", "c": None}, STRINGS),
-    ("request.object.metadata.labels", {"a": {}}, STRINGS),
-    ("request.object.metadata.annotations", {"a": True}, STRINGS),
-    ("request.oldObject.metadata.labels", {"a": []}, STRINGS),
-    ("request.oldObject.metadata.annotations", {"a": 1.5}, STRINGS),
+    ("request.operation", "create", f"{ONE_OF} 'create'"),
+    ("request.operation", "*", f"{ONE_OF} '*'"),
+    *(("request.dryRun", value, "must be true or false") for value in ("true", 1)),
+    *(("request.userInfo.groups", value, "must be a list") for value in ("admins", {})),
+    *((f"request{name}", _ABSENT, "is missing") for name in ("", *(f".{n}" for n in NEEDED))),
+    *((f"request.{name}", None, "is missing") for name in ("uid", "kind.kind")),
+    *((f"request.{name}", "", "is empty") for name in ("uid", "resource.resource")),
+    *((f"request.{name}", [], "must be a string") for name in TEXTS),
+    *((f"request.{name}", 0, "must be an object") for name in OBJECTS),
+    *((f"request.{name}", "a\nb", "must not have control characters") for name in NAMES),
+    *(
+        ("request.name", text, "must not have control characters")
+        for text in ("a\x00b", "a\x9bb", "\x7f", "\r", "\t", "CREATE\n", "a\x1bb")
+    ),
+    *((f"request.{name}", "x" * 1025, "has more than 1024 characters") for name in NAMES),
+    ("request.userInfo.username", "x" * 1_000_000, "has more than 1024 characters"),
+    *(
+        (f"request.{state}.metadata.{name}", value, "must be an object of strings")
+        for state in ("object", "oldObject")
+        for name in ("labels", "annotations")
+        for value in ({"a": 1}, {"a": "b", "c": None}, {"a": {}}, {"a": True}, {"a": []})
+    ),
 ]
 
 
@@ -160,40 +115,28 @@ async def test_another_document_is_refused_with_few_words(subtests: pytest.Subte
                 assert len(text) < 500
 
 
-TAKEN = [
-    *(("request.dryRun", _ABSENT), ("request.oldObject", _ABSENT), ("request.resource.group", "")),
-    *(("request.name", absence) for absence in (_ABSENT, None, "")),
-    *(("request.options", absence) for absence in (_ABSENT, None)),
-    ("request.options", {"kind": 5, "x": [[]]}),
-    ("request.requestKind", None),
-    ("request.requestKind", {"kind": 5}),
-    ("request.requestResource", {}),
-    ("request.requestSubResource", ""),
-    ("request.userInfo", {}),
-    ("request.userInfo.groups", None),
+NESTED: Json = {"x": {"y": [{}]}}
+NUMBERS = (10**300, -(2**63) - 1, 1e308)
+TAKEN: list[tuple[str, Any]] = [
+    *((f"request.{name}", _ABSENT) for name in ("name", "dryRun", "oldObject", "options")),
+    *((f"request.{name}", None) for name in ("name", "options", "requestKind", "userInfo.groups")),
+    *((f"request.{name}", {"kind": 5, "x": [[]]}) for name in ("options", "requestKind")),
+    *((f"request.{name}", "") for name in ("name", "resource.group", "requestSubResource")),
+    *((f"request.{name}", {}) for name in ("requestResource", "userInfo", "object.metadata")),
+    *(("request.name", name) for name in ("é\u2028\u202e\ufeff", "a/../b", "x" * 1024)),
     ("request.userInfo.groups", [1, None, {}]),
     ("request.userInfo.username", "zoë\u200b\u00a0"),
-    ("request.name", "é\u2028\u202e\ufeff"),
-    ("request.name", "a/../b"),
-    ("request.name", "x" * 1024),
     ("request.unknown", [[[]]]),
-    ("request.object.metadata", None),
-    ("request.object.metadata", {}),
-    ("request.object.metadata.labels", None),
+    *((f"request.object.metadata{name}", None) for name in ("", ".labels")),
     ("request.object.metadata.ownerReferences", 5),
-    ("request.object.metadata.finalizers", "x"),
-    ("request.object.metadata.deletionTimestamp", {}),
-    ("request.object.metadata.creationTimestamp", []),
-    ("request.object.metadata.managedFields", "x"),
-    ("request.object.spec", None),
-    ("request.object.spec", 5),
-    ("request.object.spec", "text"),
-    ("request.object.spec", [1, 2]),
-    ("request.object.spec", {"x": {"y": [{}]}}),
+    *((f"request.object.metadata.{name}", "x") for name in ("finalizers", "managedFields")),
+    *(
+        (f"request.object.metadata.{name}", [])
+        for name in ("deletionTimestamp", "creationTimestamp")
+    ),
+    *(("request.object.spec", spec) for spec in (None, 5, "text", [1, 2], NESTED)),
     ("request.object.spec", {"": {"": 1}, "a.b/c": 2}),
-    ("request.object.spec", {"number": 10**300}),
-    ("request.object.spec", {"number": -(2**63) - 1}),
-    ("request.object.spec", {"number": 1e308}),
+    *(("request.object.spec", {"number": number}) for number in NUMBERS),
     ("request.object.status", "ready"),
     ("request.oldObject.spec", []),
     ("request.oldObject", {"spec": {"x": "y" * 1_000_000}}),
