@@ -21,7 +21,6 @@ from webop.settings.base import list_fields
     ("args", "variables", "path", "value"),
     [
         (["-A"], {}, "peering.clusterwide", True),
-        (["--all-namespaces"], {}, "peering.clusterwide", True),
         (["-n", "a", "-n", "b-*"], {}, "peering.clusterwide", False),
         (["-A"], {}, "peering.priority", 0),
         (["-A", "-p", "7"], {}, "peering.priority", 7),
@@ -30,7 +29,6 @@ from webop.settings.base import list_fields
         (["-A", "--dev", "-p", "7"], {}, "peering.priority", 666),
         (["-A", "--standalone"], {}, "peering.standalone", True),
         (["-A"], {}, "peering.standalone", False),
-        (["-A", "-P", "mine"], {}, "peering.name", "mine"),
         (["-A", "--peering=mine"], {}, "peering.mandatory", True),
         (["-A"], {}, "peering.mandatory", False),
         (["-A", "--lease", "mine"], {}, "leadership.lease_name", "mine"),
@@ -39,20 +37,15 @@ from webop.settings.base import list_fields
         ([], {"RUN_NAMESPACES": "a b-*,!b-c"}, "peering.clusterwide", False),
         (["-A"], {"RUN_PRIORITY": "7"}, "peering.priority", 7),
         (["-A"], {"RUN_DEV": "yes"}, "peering.priority", 666),
-        (["-A"], {"RUN_DEV": "no"}, "peering.priority", 0),
         (["-A"], {"RUN_STANDALONE": "1"}, "peering.standalone", True),
-        (["-A"], {"RUN_STANDALONE": ""}, "peering.standalone", False),
         (["-A"], {"RUN_PEERING": "mine"}, "peering.name", "mine"),
         (["-A"], {"RUN_LEASE": "mine"}, "leadership.lease_name", "mine"),
         # The command line is stronger, also than the variables of settings.
         (["-A"], {"RUN_NAMESPACES": "a"}, "peering.clusterwide", True),
         (["-n", "a"], {"RUN_CLUSTERWIDE": "1"}, "peering.clusterwide", False),
         (["-A", "-p7"], {"RUN_PRIORITY": "5"}, "peering.priority", 7),
-        (["-A", "--dev"], {"RUN_PRIORITY": "5"}, "peering.priority", 666),
-        (["-A", "-Pmine"], {"RUN_PEERING": "theirs"}, "peering.name", "mine"),
         (["-A"], {"PEERING__PRIORITY": "5"}, "peering.priority", 5),
         (["-A", "-p7"], {"PEERING__PRIORITY": "5"}, "peering.priority", 7),
-        (["-A"], {"PEERING__STANDALONE": "1"}, "peering.standalone", True),
     ],
 )
 def test_options_and_their_variables_set_what_they_are_about(

@@ -158,7 +158,6 @@ def test_rules_that_need_an_old_object_are_for_updates(cel: str, operations: set
         ({**GOOD, **CHANGE}, TypeError, "cel= and apply= exclude each other"),
         ({**CHANGE, "json_patch": "[]"}, TypeError, "apply= and json_patch= exclude each other"),
         ({**CHANGE, "message": "no"}, TypeError, "message= and apply= exclude each other"),
-        ({**CHANGE, "action": "Warn"}, TypeError, "action= and apply= exclude each other"),
         ({**CHANGE, "operations": ["DELETE"]}, ValueError, "must be CREATE and UPDATE, got DELETE"),
     ],
 )
@@ -183,7 +182,6 @@ def test_a_rule_needs_one_kind(kind: Any) -> None:
             "object.spec.engin == 'a'",
             "'a' reads object.spec.engin, but Cart has no such field",
         ),
-        ("object.spec.engine == oldObject.spec.engin", "did you mean oldObject.spec.engine?"),
         ("object.spec.max_load > 1", "did you mean object.spec.maxLoad?"),
         ("!has(object.spec.fron) || true", "did you mean object.spec.front?"),
         ("object.spec.front.inches > 1", "did you mean object.spec.front.inch?"),
@@ -191,7 +189,6 @@ def test_a_rule_needs_one_kind(kind: Any) -> None:
         ("object\n  .spec\n  .engin.startsWith('a')", "did you mean object.spec.engine?"),
         ("object.?spec.?engin.orValue('') == ''", "did you mean object.spec.engine?"),
         ("object.spec.wheel.all(x, x.inch > 1)", "did you mean object.spec.wheels?"),
-        ("object.metadata.lables.size() > 0", "did you mean object.metadata.labels?"),
         ("object.status.readyWheel > 0", "did you mean object.status.readyWheels?"),
         ("object.spec.engine.name == 'a'", "object.spec.engine is of the type string."),
         ("object.spec.wheels.inch > 1", "object.spec.wheels is of the type array."),
