@@ -230,7 +230,7 @@ def test_a_decorator_without_parentheses_is_told(registry: webop.OperatorRegistr
     assert len(registry) == 1
     for decorator in ACTIVITIES:
         with pytest.raises(TypeError, match=r"needs parentheses"):
-            decorator(create_fn)
+            decorator(cast("Any", create_fn))
 
 
 @pytest.mark.feature("FLT-28")

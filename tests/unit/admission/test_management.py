@@ -320,7 +320,7 @@ async def test_a_new_or_expired_certificate_delays_the_readiness(
     server: FailingServer, has_others: bool
 ) -> None:
     if has_others:
-        times = {"since": follow(), "renewed": follow()}
+        times: Json = {"since": follow(), "renewed": follow()}
         record = ReplicaRecord(identity="x", address={"url": "https://host"}, **times)
         server.put(VALIDATING, {f"{PREFIX}x": record.encode()})
     async with manage(server) as managing:

@@ -33,15 +33,26 @@ def replace(path: str, value: Any) -> Json:
 
 
 ONE_OF = "must be one of CREATE, UPDATE, DELETE, CONNECT, not"
-NAMES = ("uid", "name", "namespace", "subResource", "operation", "kind.kind", "userInfo.username")
-NAMES += tuple(f"resource.{name}" for name in ("group", "version", "resource"))
-NAMES += tuple(f"object.metadata.{name}" for name in ("name", "namespace", "uid"))
-TEXTS = (*NAMES, "userInfo.uid", "requestSubResource", "oldObject.metadata.namespace")
-TEXTS += ("object.kind", "object.apiVersion", "object.metadata.generateName")
-OBJECTS = ("resource", "userInfo", "userInfo.extra", "object", "oldObject", "object.metadata")
-OBJECTS += ("options", "requestKind", "requestResource", "oldObject.metadata.annotations")
-NEEDED = ("uid", "resource", "resource.version", "resource.resource", "kind", "kind.kind")
-NEEDED += ("operation", "userInfo")
+NAMES = [
+    *("uid", "name", "namespace", "subResource", "operation", "kind.kind", "userInfo.username"),
+    *(f"resource.{name}" for name in ("group", "version", "resource")),
+    *(f"object.metadata.{name}" for name in ("name", "namespace", "uid")),
+]
+TEXTS = [
+    *(*NAMES, "userInfo.uid", "requestSubResource", "oldObject.metadata.namespace"),
+    *("object.kind", "object.apiVersion", "object.metadata.generateName"),
+]
+OBJECTS = [
+    *("resource", "userInfo", "userInfo.extra", "object", "oldObject", "object.metadata"),
+    *("options", "requestKind", "requestResource", "oldObject.metadata.annotations"),
+]
+NEEDED = [
+    *("uid", "resource", "resource.version", "resource.resource", "kind", "kind.kind"),
+    *("operation", "userInfo"),
+]
+DRY: list[Any] = ["true", 1]
+ODD_GROUPS: list[Any] = ["admins", {}]
+NO_STRINGS: list[Any] = [{"a": 1}, {"a": "b", "c": None}, {"a": {}}, {"a": True}, {"a": []}]
 
 REFUSED: list[tuple[str, Any, str]] = [
     ("kind", _ABSENT, "must be 'AdmissionReview', not None"),
@@ -49,8 +60,8 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("request", [], "must be an object"),
     ("request.operation", "create", f"{ONE_OF} 'create'"),
     ("request.operation", "*", f"{ONE_OF} '*'"),
-    *(("request.dryRun", value, "must be true or false") for value in ("true", 1)),
-    *(("request.userInfo.groups", value, "must be a list") for value in ("admins", {})),
+    *(("request.dryRun", value, "must be true or false") for value in DRY),
+    *(("request.userInfo.groups", value, "must be a list") for value in ODD_GROUPS),
     *((f"request{name}", _ABSENT, "is missing") for name in ("", *(f".{n}" for n in NEEDED))),
     *((f"request.{name}", None, "is missing") for name in ("uid", "kind.kind")),
     *((f"request.{name}", "", "is empty") for name in ("uid", "resource.resource")),
@@ -67,7 +78,7 @@ REFUSED: list[tuple[str, Any, str]] = [
         (f"request.{state}.metadata.{name}", value, "must be an object of strings")
         for state in ("object", "oldObject")
         for name in ("labels", "annotations")
-        for value in ({"a": 1}, {"a": "b", "c": None}, {"a": {}}, {"a": True}, {"a": []})
+        for value in NO_STRINGS
     ),
 ]
 

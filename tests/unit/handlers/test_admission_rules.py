@@ -67,7 +67,7 @@ def test_a_rule_is_in_the_registry_and_is_no_handler(
     default_registry: webop.OperatorRegistry,
 ) -> None:
     for registry in (webop.OperatorRegistry(), default_registry):
-        options = {} if registry is default_registry else {"registry": registry}
+        options: Any = {} if registry is default_registry else {"registry": registry}
         rule = webop.rule("crates", **options, **GOOD)
         assert registry.rules == [rule]
         assert len(registry) == 0

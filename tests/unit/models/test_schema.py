@@ -93,7 +93,7 @@ def convert(annotation: Any, default: Any = ...) -> Schema:
     return found
 
 
-def build_object(required: tuple[str, ...] = (), **properties: Schema) -> Schema:
+def build_object(required: Any = (), **properties: Schema) -> Schema:
     more = {"required": [*required]} if required else {}
     return {"type": "object", "properties": properties, **more}
 
