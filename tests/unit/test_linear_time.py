@@ -15,10 +15,8 @@ from typing import Any
 
 import webop
 from tests.kit.rows import rows
-from webop.cli.kopf_code.deployment import read_deployment
 from webop.client.auth.expiration import parse_moment, parse_token_lifetime
 from webop.client.auth.urls import find_server_problem, quote_url
-from webop.client.http.failed_requests import parse_attempt
 from webop.client.watch_events import parse_number
 from webop.coordination.lease_content import is_newer
 from webop.keymaterial import find_certificates
@@ -82,12 +80,6 @@ def test_no_regular_expression_goes_back_again_and_again() -> None:
                 assert measure(fn, text) < LIMIT / 15, (name, beginning, piece)
 
 
-def read_dockerfile(text: str, folder: Path) -> None:
-    path = folder / "Dockerfile"
-    path.write_text(text)
-    list(read_deployment(path))
-
-
 def build_token(text: str) -> str:
     claims = urlsafe_b64encode(f'{{"exp": {text}}}'.encode()).decode()
     return f"x.{claims}.x"
@@ -105,7 +97,6 @@ TABLE: list[tuple[Callable[[Any], Any], Callable[[int], Any]]] = [
     (find_server_problem, lambda n: "http://h:" + "1" * n),
     (find_server_problem, lambda n: "http://[" * (n // 8)),
     (parse_moment, lambda n: "T" + "1" * n),
-    (lambda text: parse_attempt("GET", text), lambda n: "/apis/a" * (n // 7)),
     (parse_number, lambda n: "1" * n),
     (lambda text: is_newer(text, {"metadata": {"resourceVersion": text}}), lambda n: "1" * n),
     (parse_token_lifetime, lambda n: build_token("1" * n)),
@@ -122,13 +113,6 @@ TABLE: list[tuple[Callable[[Any], Any], Callable[[int], Any]]] = [
 def test_a_long_text_is_read_in_time(fn: Callable[[Any], Any], build: Callable[[int], Any]) -> None:
     for count in (10_000, 100_000):
         assert measure(fn, build(count)) < LIMIT
-
-
-@rows("piece", ["a", "a[", "a  ", " ", "1", "1."])
-def test_a_long_line_of_a_dockerfile_is_read_in_time(tmp_path: Path, piece: str) -> None:
-    for start in ("a", "CMD kopf==", "FROM python:3."):
-        long = start + piece * 30_000
-        assert measure(lambda text: read_dockerfile(text, tmp_path), long) < LIMIT
 
 
 @rows("end", ["1e30", "Infinity", "NaN", "-1", "1" * 400, "1" * 5000, '"x"'])
