@@ -119,6 +119,7 @@ KEYS = {"x-kubernetes-list-map-keys": ["partName"]}
         (str, STRING),
         (int | None, {**INTEGER, "nullable": True}),
         (int | str, INT_OR_STRING),
+        (int | float, {"type": "number"}),
         (Any, {PRESERVE: True, "nullable": True}),
         (dict[str, Any], {"type": "object", PRESERVE: True}),
         (dict[str, int], {"type": "object", "additionalProperties": INTEGER}),

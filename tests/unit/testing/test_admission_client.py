@@ -147,11 +147,11 @@ async def test_a_function_that_mutates_and_validates_does_both() -> None:
 async def test_reviews_can_be_sent_as_they_are() -> None:
     @webop.on.mutate(*NAMES, id="fill")
     def fill(patch: webop.Patch, **_: Any) -> None:
-        patch.spec["x"] = 1
+        patch.spec.update(x=1, gone=None)
 
     webop.on.validate(*NAMES, id="check")(lambda **_: None)
     async with AdmissionClient() as client:
-        result = await client.send(review(build()))
+        result = await client.send(review(build({"gone": 1})))
         assert result.webhooks == ("fill", "check")
         assert result.object == build({"x": 1})
         assert (await client.send(review(build()), "check")).webhooks == ("check",)
