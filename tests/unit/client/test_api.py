@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import httpx
@@ -13,8 +14,8 @@ import orjson
 import pytest
 
 from tests.kit.client_options import Networking
-from tests.kit.faulty_cluster import RESOURCE, FaultyCluster
 from tests.kit.httpx_client import HTTPXTransport, answer_status, connect
+from tests.kit.rows import rows
 from tests.kit.virtual_time import in_virtual_time
 from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo, Vault
@@ -62,16 +63,7 @@ class Recorder:
         return self.requests[-1]
 
 
-@pytest.mark.parametrize("body", [{"a": object()}, {"a": {1, 2}}])
-async def test_bodies_that_json_cannot_hold_are_not_sent(body: object) -> None:
-    server = Recorder({})
-    async with connect(server) as client:
-        with pytest.raises(TypeError):
-            await client.request("POST", "/x", body=body)
-    assert not server.requests
-
-
-@pytest.mark.parametrize(
+@rows(
     ("status", "cls"),
     [
         (302, APIStatusError),
@@ -126,8 +118,8 @@ TEST = {"op": "test", "path": "/metadata/resourceVersion", "value": "1"}
 LOST = (httpx.ReadError("reset"), 500, 503, 504, httpx.Response(200, content=b"{"))
 
 
-@pytest.mark.parametrize("failure", LOST)
-@pytest.mark.parametrize(
+@rows("failure", LOST)
+@rows(
     ("method", "path", "body", "content_type", "is_repeated"),
     [
         ("POST", MADE, NAMED, "application/json", True),
@@ -194,7 +186,7 @@ class Endless:
         return itertools.repeat(1.0)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("backoffs", "failures", "is_success"),
     [
         (1.5, 1, True),
@@ -331,81 +323,71 @@ async def test_refused_credentials_are_replaced_by_the_next_ones() -> None:
     assert infos["7"] in vault
 
 
-class TokenTransport(HTTPXTransport):
-    """Knows the token with which its requests are sent; answers by itself."""
+class Line:
+    """The connections of each token; ``/slow`` and closing those of "old" take as long as said."""
 
-    def __init__(self, info: ConnectionInfo) -> None:
-        super().__init__(httpx.MockTransport(self.answer), info.server)
-        self.token = info.token
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.begun, self.proceed = asyncio.Event(), asyncio.Event()
 
-    async def answer(self, request: httpx.Request) -> httpx.Response:
-        raise NotImplementedError
+    def open(self, info: ConnectionInfo) -> HTTPXTransport:
+        async def answer(request: httpx.Request) -> httpx.Response:
+            if request.url.path == "/slow":
+                await self.wait()
+            self.events.append(f"{info.token} {request.url.path}")
+            return httpx.Response(200, content=b"{}")
+
+        transport = HTTPXTransport(httpx.MockTransport(answer), info.server)
+        transport.aclose = partial(self.close, info.token)  # type: ignore[method-assign]
+        return transport
+
+    async def close(self, token: str | None) -> None:
+        if token == "old-and-slow":
+            await self.wait()
+        self.events.append(f"{token} closed")
+
+    async def wait(self) -> None:
+        self.begun.set()
+        await self.proceed.wait()
+
+    async def log_in(self, client: Client, token: str) -> None:
+        await client.vault.populate({"x": ConnectionInfo(server="https://host", token=token)})
 
 
 async def test_connections_of_outdated_credentials_are_closed_after_their_last_request() -> None:
-    events: list[str] = []
-    started, proceed = asyncio.Event(), asyncio.Event()
-
-    class Transport(TokenTransport):
-        async def answer(self, request: httpx.Request) -> httpx.Response:
-            if request.url.path == "/slow":
-                started.set()
-                await proceed.wait()
-            events.append(f"{self.token} {request.url.path}")
-            return httpx.Response(200, content=b"{}")
-
-        async def aclose(self) -> None:
-            events.append(f"{self.token} closed")
-
-    old, new = (ConnectionInfo(server="https://host", token=token) for token in ("old", "new"))
-    vault = Vault({"x": old})
-    client = Client(vault, Networking(), transport_factory=Transport)
+    line = Line()
+    client = Client(Vault(), Networking(), transport_factory=line.open)
+    await line.log_in(client, "old")
     slow = asyncio.create_task(client.request("GET", "/slow"))
-    await started.wait()
+    await line.begun.wait()
     await client.request("GET", "/1")
-    await vault.populate({"x": new})
+    await line.log_in(client, "new")
     await client.request("GET", "/2")
-    proceed.set()
+    line.proceed.set()
     await slow
-    assert events == ["old /1", "new /2", "old /slow", "old closed"]
     await client.aclose()
-    assert events[-1] == "new closed"
+    assert line.events == ["old /1", "new /2", "old /slow", "old closed", "new closed"]
 
 
 async def test_no_request_is_sent_through_connections_that_were_closed_before_it() -> None:
     """New credentials are replaced while those who open them still close the old ones."""
-    closed: set[str | None] = set()
-    late: list[str] = []
-    closing, proceed = asyncio.Event(), asyncio.Event()
-
-    class Transport(TokenTransport):
-        async def answer(self, request: httpx.Request) -> httpx.Response:
-            if self.token in closed:
-                late.append(f"{self.token} {request.url.path}")
-            return httpx.Response(200, content=b"{}")
-
-        async def aclose(self) -> None:
-            if self.token == "old":
-                closing.set()
-                await proceed.wait()
-            closed.add(self.token)
-
-    infos = {token: ConnectionInfo(server="https://h", token=token) for token in ("old", "b", "c")}
-    vault = Vault({"x": infos["old"]})
-    client = Client(vault, Networking(), transport_factory=Transport)
+    line = Line()
+    client = Client(Vault(), Networking(), transport_factory=line.open)
+    await line.log_in(client, "old-and-slow")
     await client.request("GET", "/1")
-    await vault.populate({"x": infos["b"]})
+    await line.log_in(client, "b")
     first = asyncio.create_task(client.request("GET", "/2"))
-    await closing.wait()
+    await line.begun.wait()
     second = asyncio.create_task(client.request("GET", "/3"))
-    await vault.populate({"x": infos["c"]})
+    await line.log_in(client, "c")
     await second
     await client.request("GET", "/4")
-    proceed.set()
+    line.proceed.set()
     await first
-    assert late == []
     await client.aclose()
-    assert closed == {"old", "b", "c"}
+    for token in ("old-and-slow", "b", "c"):
+        events = [event for event in line.events if event.startswith(token)]
+        assert events.index(f"{token} closed") == len(events) - 1
 
 
 async def test_a_request_about_an_object_is_sent_once_if_it_is_not_to_be_retried() -> None:
@@ -430,21 +412,3 @@ async def test_patching_a_subresource_that_does_not_exist_is_an_error() -> None:
     async with connect(server) as client:
         with pytest.raises(APINotFoundError, match="page not found"):
             await client.patch(CRON, "ns", "x", {}, "status")
-
-
-async def test_a_list_is_read_page_by_page() -> None:
-    cluster = FaultyCluster("a", "b", "c")
-    async with cluster.connect() as client:
-        pages = [page async for page in client.list_pages(RESOURCE, "default", {"limit": "2"})]
-    assert [[item["metadata"]["name"] for item in page.items] for page in pages] == [
-        ["a", "b"],
-        ["c"],
-    ]
-    assert pages[-1].resource_version == cluster.version
-    assert [request.url.params["limit"] for request in cluster.requests] == ["2", "2"]
-
-
-async def test_a_stream_gives_lines() -> None:
-    answer = httpx.Response(200, content=b"a\n\nbc\nd")
-    async with connect(Recorder(answer)) as client, client.stream("/logs") as stream:
-        assert [lines async for lines in stream] == [[b"a", b"", b"bc"], [b"d"]]

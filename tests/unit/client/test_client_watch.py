@@ -16,9 +16,10 @@ from tests.kit.client_options import Watching
 from tests.kit.faulty_cluster import RESOURCE, FaultyCluster
 from tests.kit.httpx_client import Answer, answer_status
 from tests.kit.mirrors import get_versions
+from tests.kit.rows import rows
 from tests.kit.virtual_time import in_virtual_time
 from tests.kit.waiting import eventually
-from tests.unit.client.test_watch import FAULTS, IN_BOTH_MODES, Fault, fail
+from tests.unit.client.test_watch import FAULTS, IN_BOTH_MODES, fail
 from webop.client import Change
 from webop.client.api import Client
 from webop.client.objects import AsyncClient
@@ -77,17 +78,15 @@ async def using(
         task.cancel()
 
 
-@pytest.mark.parametrize("is_compacted", [False, True], ids=["history kept", "history lost"])
-@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
+@rows("is_compacted", [False, True])  # whether the history is lost
+@rows("name", ["end", "reset", "silence", "no metadata", "error event 410", "403 flap"])
 @in_virtual_time
-async def test_a_fault_hides_no_change_and_shows_none_twice(
-    fault: Fault, is_compacted: bool
-) -> None:
+async def test_a_fault_hides_no_change_and_shows_none_twice(name: str, is_compacted: bool) -> None:
     cluster = FaultyCluster("kept", "changed", "deleted")
     async with using(cluster) as user:
         assert [kind for kind, _ in user.seen] == ["ADDED"] * 3
         user.seen.clear()
-        fault(cluster)
+        FAULTS[name](cluster)
         cluster.delete("deleted")
         cluster.apply("changed", value=1)
         cluster.apply("created")

@@ -212,18 +212,6 @@ async def test_lists_that_break_again_and_again_are_read_less_and_less_often() -
         await mirror.catch_up(cluster)
 
 
-@in_virtual_time
-async def test_who_may_list_but_not_watch_gets_the_list() -> None:
-    cluster = FaultyCluster("a")
-    cluster.refuse("stream", answer_status(403, "Forbidden", "no"), 99)
-    cluster.refuse("watch", answer_status(403, "Forbidden", "no"), 99)
-    client = cluster.connect()
-    async with mirroring(client, streaming()) as mirror:
-        await mirror.catch_up(cluster)
-        await eventually(lambda: "Grant the verb 'watch'" in mirror.status.error)
-        assert not client.paging_groups
-
-
 @pytest.mark.parametrize("status", [403, 404, 429, 500, 503])
 @in_virtual_time
 async def test_a_streaming_list_that_is_refused_for_now_is_replaced_by_pages_for_once(
@@ -265,14 +253,6 @@ async def test_the_timeouts_of_the_client_count_from_the_end_of_the_list() -> No
         assert len(mirror.objects) == 11
         assert get_lists(cluster) == ["stream"]
         assert mirror.status.failures == 0
-
-
-@pytest.mark.feature("CFG-13")
-@in_virtual_time
-async def test_the_timeout_of_the_server_is_sent_with_the_list_too() -> None:
-    cluster = FaultyCluster("a")
-    async with following(cluster, streaming(server_timeout=12.5)):
-        assert cluster.requests[0].url.params["timeoutSeconds"] == "13"
 
 
 @in_virtual_time

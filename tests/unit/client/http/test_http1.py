@@ -7,11 +7,9 @@ import base64
 import contextlib
 import gc
 import ssl
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -21,9 +19,8 @@ from tests.kit.scripted_server import Connection, ScriptedServer, answer_with, b
 from tests.kit.virtual_time import AdvancingLoop
 from tests.kit.waiting import eventually
 from webop.client.auth.vault import ConnectionInfo, KubeconfigConnection
-from webop.client.http import http1
 from webop.client.http.streams import StreamLimits
-from webop.errors import APIConnectionError, APIStatusError, LoginError
+from webop.errors import APIConnectionError, APIStatusError
 
 
 @pytest.fixture(scope="module")
@@ -219,42 +216,6 @@ async def test_a_request_into_a_kept_connection_that_is_closed_is_repeated_if_it
         assert server.accepted == 1 + is_repeated
 
 
-@pytest.mark.parametrize("method", ["PATCH", "POST"])
-async def test_a_request_that_tls_cannot_write_counts_as_not_sent(
-    method: str, tls: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class FailingTLS:
-        """Fails at the second request."""
-
-        def __init__(self, tls: ssl.SSLObject) -> None:
-            self._tls = tls
-            self._count = 0
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self._tls, name)
-
-        def write(self, data: bytes) -> int:
-            self._count += 1
-            if self._count == 2:
-                raise ssl.SSLError(1, "protocol is shutdown")
-            return self._tls.write(data)
-
-    async def secure(self: Any, context: ssl.SSLContext, hostname: str) -> None:
-        await original(self, context, hostname)
-        self._tls = FailingTLS(self._tls)
-
-    original = http1.Connection.secure
-    monkeypatch.setattr(http1.Connection, "secure", secure)
-    async with playing(echo, tls) as server, server.connect() as client:
-        await client.request("GET", "/x")
-        if method == "PATCH":
-            assert await client.request(method, "/x") == {}
-        else:
-            with pytest.raises(APIConnectionError, match="protocol is shutdown"):
-                await client.request(method, "/x")
-        assert server.accepted == 1 + (method == "PATCH")
-
-
 async def test_a_request_is_not_repeated_once_its_answer_has_begun() -> None:
     async def script(connection: Connection) -> None:
         await connection.read()
@@ -374,19 +335,6 @@ async def test_a_server_that_does_not_shake_hands_is_given_up() -> None:
             await eventually(lambda: server.open)
             task.cancel()
             await server.wait_for_closing()
-
-
-async def test_a_server_that_hangs_up_in_the_handshake_is_told() -> None:
-    async def script(connection: Connection) -> None:
-        await connection.reader.read(10)
-        connection.writer.write_eof()
-        await connection.reader.read()
-
-    async with playing(script) as server:
-        info = ConnectionInfo(f"https://127.0.0.1:{server.port}")
-        async with server.connect(info) as client:
-            with pytest.raises(APIConnectionError, match="the server closed the connection"):
-                await client.request("GET", "/x")
 
 
 async def test_a_name_that_cannot_be_resolved_is_told() -> None:
@@ -598,59 +546,6 @@ async def test_the_environment_says_what_needs_no_proxy(
     info = ConnectionInfo(secure_server.url, insecure=True, trust_env=True)
     async with secure_server.connect(info) as client:
         assert await client.request("GET", "/x") == {}
-
-
-async def test_a_proxy_of_another_kind_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("https_proxy", "socks5://127.0.0.1:1")
-    info = ConnectionInfo("https://127.0.0.1:1", trust_env=True)
-    client = ScriptedServer(echo).connect(info)
-    task = asyncio.create_task(client.request("GET", "/x"))
-    await client.vault.wait_for_emptiness()
-    await client.vault.populate({})
-    with pytest.raises(LoginError, match=r"The proxy 'socks5.* is not a URL such as"):
-        await task
-
-
-END = """
-import asyncio, gc, socket, sys, uvloop
-from tests.kit.scripted_server import ScriptedServer
-from webop.client.auth.vault import ConnectionInfo
-
-async def main():
-    listener = socket.create_server(("127.0.0.1", 0))  # it never answers
-    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    client = ScriptedServer(None).connect(ConnectionInfo(url))
-    task = asyncio.create_task(client.request("GET", "/x"))
-    stream = client.stream("/x")
-    other = asyncio.create_task(stream.__aenter__())
-    for _ in range(2):
-        connection, _ = await asyncio.to_thread(listener.accept)
-        await asyncio.to_thread(connection.recv, 1)
-        connection.detach()
-    listener.close()
-    if "close" in sys.argv:
-        await client.aclose()
-        await asyncio.gather(task, other, return_exceptions=True)
-    # Otherwise, both are cancelled by the end of the event loop.
-
-(uvloop if "uvloop" in sys.argv else asyncio).run(main())
-gc.collect()
-"""
-
-
-@pytest.mark.parametrize(("loop", "end"), [("asyncio", "cancel"), ("uvloop", "close")])
-def test_requests_that_end_with_the_event_loop_leave_no_warnings(loop: str, end: str) -> None:
-    command = [sys.executable, "-W", "always", "-c", END, loop, end]
-    done = subprocess.run(
-        command,
-        cwd=Path(__file__).parents[4],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert not done.stderr
 
 
 def test_idle_connections_are_closed_before_the_server_does_it() -> None:
