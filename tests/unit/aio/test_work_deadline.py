@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
-import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from datetime import UTC, datetime
@@ -20,11 +18,9 @@ from webop.aio.work_deadline import Fence, fence_child_tasks, read_clock
 from webop.calls.execution import attempt
 from webop.calls.progress import HandlerState
 from webop.calls.shared_options import CallOptions
-from webop.calls.threads import call_in_thread
 from webop.context.pausing import Pausing
 from webop.handlers.model import ChangeHandler
 from webop.handlers.stopping import DaemonStoppingReason, Stopper, SyncDaemonStopped
-from webop.settings.groups import ExecutionSettings
 
 _LEASE = 0.15  # seconds
 
@@ -70,10 +66,6 @@ async def doing(pausing: Pausing, coroutine: Coroutine[Any, Any, None]) -> Async
         pausing.fence.ends_at = read_clock() + _LEASE  # only now: a busy machine begins late
         yield
         await asyncio.wait({task})
-
-
-def is_at_work(pausing: Pausing) -> bool:
-    return not pausing.is_idle
 
 
 async def time_out(steps: Steps) -> None:
@@ -150,43 +142,6 @@ async def test_cleaning_up_is_possible_but_cannot_wait_for_anything(pausing: Pau
     assert cleaned == ["at once"]
 
 
-async def test_other_tasks_of_the_loop_are_not_behind_the_fence(
-    pausing: Pausing, steps: Steps
-) -> None:
-    fence_child_tasks(asyncio.get_running_loop())
-
-    assert pausing.fence is not None
-    pausing.fence.ends_at = read_clock()
-
-    async def other() -> None:
-        for _ in range(3):
-            steps()
-            await asyncio.sleep(0)
-
-    await asyncio.create_task(other())
-    assert steps.after(pausing.fence.ends_at) == 3
-
-
-async def test_a_call_in_a_thread_is_counted_until_the_thread_has_ended_it(
-    pausing: Pausing,
-) -> None:
-    assert pausing.fence is not None
-    ended = threading.Event()
-    with concurrent.futures.ThreadPoolExecutor(1) as executor:
-        pool = ExecutionSettings(executor=executor)
-        async with doing(pausing, call_in_thread(ended.wait, {}, pool)):
-            assert len(pausing.fence.threads) == 1
-            pausing.cancel()
-            while any(task.get_name() == "work" for task in asyncio.all_tasks()):
-                await asyncio.sleep(0.01)
-            assert is_at_work(pausing)  # nobody waits for the thread any more
-            ended.set()
-            while is_at_work(pausing):
-                await asyncio.sleep(0.01)
-        await call_in_thread(ended.wait, {}, pool)  # of somebody else
-        assert not pausing.fence.threads
-
-
 async def test_sync_daemons_see_the_end_even_if_nobody_tells_them(pausing: Pausing) -> None:
     flags: list[SyncDaemonStopped] = []
 
@@ -203,18 +158,3 @@ async def test_sync_daemons_see_the_end_even_if_nobody_tells_them(pausing: Pausi
         assert flag.wait(0)
         assert not flag.is_set(DaemonStoppingReason.OPERATOR_EXITING)
     assert not SyncDaemonStopped(Stopper())  # without a fence
-
-
-async def test_what_is_at_work_has_time_to_end_and_is_cancelled_after_it(pausing: Pausing) -> None:
-    """Only then is the Lease given back."""
-    short = pausing.spawn(WorkerGroup(), _sleep(0.1), name="short")
-    await pausing.finish(5)
-    assert short.done()
-    assert not short.cancelled()
-    long = pausing.spawn(WorkerGroup(), _sleep(60), name="long")
-    await pausing.finish(0.1)
-    assert long.cancelled()
-
-
-async def _sleep(seconds: float) -> None:
-    await asyncio.sleep(seconds)

@@ -109,32 +109,6 @@ async def test_a_list_or_an_event_from_before_an_own_apply_does_not_hide_it(
     assert scene.find().version == "5"
 
 
-def test_only_what_matters_calls_the_parent(scene: Scene) -> None:
-    assert scene.note(None, build(5)) == 1
-    assert scene.note("MODIFIED", build(6)) == 0  # such as the status
-    assert scene.note("MODIFIED", build(7), is_read=True) == 1
-    assert scene.note("MODIFIED", build(6, fields={"f:other": {}})) == 0  # an old event
-    assert scene.note("MODIFIED", build(8, deletionTimestamp="now")) == 1
-    assert scene.note("DELETED", build(9)) == 1
-    assert scene.note("DELETED", build(9)) == 0
-    assert scene.store.list_of("p1") == []
-
-
-@pytest.mark.parametrize("what", ["a copy", "applied by others", "elsewhere"])
-def test_what_only_looks_like_a_child_is_none(scene: Scene, what: str) -> None:
-    raw = build(5)
-    if what == "a copy":
-        raw["metadata"]["name"] = "copy"
-    elif what == "applied by others":
-        raw["metadata"]["managedFields"][0]["manager"] = "kubectl"
-    else:  # whoever can write there could forge it
-        raw["metadata"]["namespace"] = "other"
-        place = Place("configmaps", "other", "child")
-        raw["metadata"]["annotations"] = {NAMES.digest: f"{build_seal(place, 'p1')}.d"}
-    assert scene.note(None, raw) == 0
-    assert scene.note("MODIFIED", build(6)) == 1
-
-
 @pytest.mark.parametrize(
     ("namespace", "uids", "version", "is_gone"),
     [

@@ -152,9 +152,7 @@ async def test_messages_of_object_loggers_can_be_kept_out(
 async def test_messages_of_local_loggers_are_not_posted(
     posted: Recorder, settings: webop.OperatorSettings, caplog: pytest.LogCaptureFixture
 ) -> None:
-    logger = webop.LocalObjectLogger(body=BODY, settings=settings)
-    assert isinstance(logger, webop.ObjectLogger)
-    logger.error("error")
+    webop.LocalObjectLogger(body=BODY, settings=settings).error("error")
     await posted.wait(0)
     assert caplog.messages == ["error"]
 

@@ -127,17 +127,6 @@ async def test_an_event_is_dropped_when_the_pauses_that_are_chosen_for_it_are_us
     assert posted.requests == ["POST"] * attempts
 
 
-@pytest.mark.feature("KEV-09", "REF-74")
-async def test_other_events_do_not_wait_for_the_pauses_that_are_chosen_for_one(
-    posted: Recorder,
-) -> None:
-    posted.failures = [APIServerError("boo", status=503)]
-    webop.event(BODY, type="Normal", reason="R1", backoffs=600)
-    webop.info(BODY, reason="R2")
-    (event,) = await posted.wait()
-    assert event["reason"] == "R2"
-
-
 @pytest.mark.feature("REF-74")
 @pytest.mark.parametrize("backoffs", ["5", -1, [1, "2"], True])
 async def test_pauses_that_are_no_seconds_are_refused_at_once(backoffs: Any) -> None:

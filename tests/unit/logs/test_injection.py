@@ -64,11 +64,6 @@ def test_no_control_character_reaches_a_terminal() -> None:
         assert mark == "\n" or mark not in text
 
 
-def test_other_texts_are_shown_as_they_are() -> None:
-    text = "\u00fc\u00a0\u4f60\u597d \U0001f469\u200d\U0001f680 100 % \\n {x}"
-    assert format_text(LogFormat.PLAIN, msg=text) == text
-
-
 @pytest.mark.feature("LOG-03")
 def test_json_lines_hold_control_characters_only_as_escapes() -> None:
     for mark in CONTROLS:
@@ -116,17 +111,6 @@ def test_a_traceback_looks_as_python_shows_it() -> None:
     text = raise_and_format(ValueError("first\nsecond"))
     assert "\nTraceback (most recent call last):\n  File " in text
     assert text.endswith("\nValueError: first\n    second")
-
-
-def test_a_traceback_that_another_formatter_has_kept_is_of_no_use() -> None:
-    record = logging.makeLogRecord({"msg": "failed"})
-    try:
-        raise ValueError(f"bad\n{FORGED}")
-    except ValueError:
-        record.exc_info = sys.exc_info()
-    logging.Formatter().format(record)
-    text = TextFormatter("%(message)s", has_prefix=False).format(record)
-    assert FORGED not in text.splitlines()
 
 
 async def test_reviews_of_strangers_forge_no_line(read: Callable[[], str]) -> None:

@@ -21,13 +21,6 @@ from webop.controlplane.cluster_client import find_free_port
 from webop.errors import ConfigurationError
 
 
-async def test_an_app_that_has_not_started_says_what_is_known_of_the_process() -> None:
-    async with connect(webop.create_app()) as http:
-        found = await scrape(http)
-    assert "python_info" in found.names
-    assert not [name for name in found.names if name.startswith("webop_")]
-
-
 async def test_an_app_that_starts_runs_and_has_ended_is_scraped_all_the_time() -> None:
     begun, released = asyncio.Event(), asyncio.Event()
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import json
-import weakref
 from typing import Any
 
 import orjson
@@ -98,23 +96,6 @@ def test_views_can_be_put_into_json() -> None:
     view = Body(build_raw()).spec
     assert json.loads(json.dumps(view, default=dict)) == {"x": 1}
     assert orjson.loads(orjson.dumps({"v": view}, default=dict)) == {"v": {"x": 1}}
-
-
-def test_a_body_goes_without_the_garbage_collector() -> None:
-    class Watched(dict[str, Any]):
-        """Plain dicts cannot be weakly referenced."""
-
-    raw = Watched(build_raw())
-    seen = weakref.ref(raw)
-    gc.disable()
-    try:
-        body = Body(raw)
-        assert body.meta.labels
-        assert body.spec
-        del raw, body
-        assert seen() is None
-    finally:
-        gc.enable()
 
 
 def test_an_assignment_to_a_view_is_told_with_the_patch() -> None:

@@ -125,24 +125,6 @@ def test_a_diff_of_any_two_states_takes_little_time_and_memory(old: Any, new: An
     assert time.process_time() - started < 1  # with the tracing of memory
 
 
-def test_equal_parts_are_compared_once_at_whatever_depth() -> None:
-    class Value:
-        compared = 0
-
-        def __eq__(self, other: object) -> bool:
-            Value.compared += 1
-            return True
-
-        __hash__ = None  # type: ignore[assignment]
-
-    old: Any = {"x": Value(), "y": 1}
-    new: Any = {"x": Value(), "y": 2}
-    for _ in range(100):
-        old, new = {"v": Value(), "a": old}, {"v": Value(), "a": new}
-    assert len(diff(old, new)) == 1
-    assert Value.compared == 101
-
-
 def test_too_many_differences_are_joined_to_one_of_their_mapping() -> None:
     old = {"metadata": {"labels": {"a": "b"}}, "data": {f"k{i}": i for i in range(6_000)}, "x": 1}
     new = {"metadata": {"labels": {"a": "c"}}, "data": {f"k{i}": -1 for i in range(6_000)}, "x": 2}

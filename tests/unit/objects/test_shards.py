@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import uuid
-from collections import Counter
-
 import pytest
 
 from webop.objects.shards import (
-    SHARDS,
     build_shard_selector,
     find_shard,
     format_shards,
@@ -30,12 +26,6 @@ def test_the_shard_is_the_top_of_the_hash(text: str, digest: int) -> None:
     assert find_shard(text) == digest >> 58
 
 
-def test_random_uids_fall_into_all_shards() -> None:
-    counts = Counter(find_shard(str(uuid.uuid4())) for _ in range(64_000))
-    assert set(counts) == set(range(SHARDS))
-    assert max(counts.values()) < 1.3 * min(counts.values())
-
-
 @pytest.mark.parametrize(
     ("shards", "text"),
     [
@@ -49,12 +39,6 @@ def test_random_uids_fall_into_all_shards() -> None:
 def test_shards_as_text(shards: list[int], text: str) -> None:
     assert format_shards(shards) == text
     assert parse_shards(text) == frozenset(shards)
-
-
-@pytest.mark.parametrize("text", ["x", "64", "60-64", "-1", "1;2"])
-def test_a_text_that_names_no_shards(text: str) -> None:
-    with pytest.raises(ValueError, match=r"shards are numbers|invalid literal"):
-        parse_shards(text)
 
 
 @pytest.mark.parametrize(

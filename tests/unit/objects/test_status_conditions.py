@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 import webop
-from webop.objects.status_conditions import meets
 
 Json = dict[str, Any]
 
@@ -107,16 +106,3 @@ def test_what_api_servers_would_refuse_is_refused_at_once(
 def test_longer_messages_than_api_servers_take_are_cut() -> None:
     changed = apply({"metadata": {}}, ("Ready", False, "Long", "x" * 40_000))
     assert len(changed["status"]["conditions"][0]["message"]) == 32_768
-
-
-@pytest.mark.parametrize(
-    ("own", "whole", "expected"),
-    [(None, None, True), (7, 7, True), (6, None, False), (None, 6, False), (None, 7, True)],
-)
-def test_a_condition_of_an_older_generation_does_not_count(
-    own: int | None, whole: int | None, *, expected: bool
-) -> None:
-    """A Deployment says the generation of its whole status only."""
-    condition = {"type": "Available", "status": "True", "observedGeneration": own}
-    status = {"observedGeneration": whole, "conditions": [condition]}
-    assert meets({"metadata": {"generation": 7}, "status": status}, "Available") is expected

@@ -62,14 +62,6 @@ def test_an_operator_is_named_after_its_package_its_file_or_its_folder(
     assert guess_name(sources) == name
 
 
-@pytest.mark.feature("LOD-04")
-def test_what_is_beside_a_file_is_importable(tmp_path: Path) -> None:
-    (tmp_path / "beside_it.py").write_text("x = 5")
-    (tmp_path / "main_file.py").write_text("from beside_it import x\nassert x == 5")
-    load_file(tmp_path / "main_file.py")
-    assert sys.modules["main_file"].__file__ == str(tmp_path / "main_file.py")
-
-
 @pytest.mark.feature("LOD-01", "TRB-03")
 @pytest.mark.parametrize("name", ["json.py", "operator.py", "webop.py", "with-dash.py"])
 def test_a_file_can_have_any_name(
@@ -89,17 +81,6 @@ def test_files_of_one_name_in_two_folders_are_two_modules(
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "handlers.py").write_text(HANDLER)
         load_file(tmp_path / folder / "handlers.py")
-    assert len(registry) == 2
-
-
-@pytest.mark.feature("LOD-01", "LOD-02")
-def test_sources_are_taken_for_what_they_look_like(
-    registry: webop.OperatorRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "as_file.py").write_text(HANDLER)
-    (tmp_path / "as_module.py").write_text(HANDLER)
-    monkeypatch.chdir(tmp_path)
-    load_sources(["as_file.py", "as_module"])
     assert len(registry) == 2
 
 
@@ -167,25 +148,12 @@ def test_a_file_that_fails_is_told_with_the_line(
     assert "Traceback" not in message
 
 
-@pytest.mark.feature("LOD-01")
-def test_a_project_that_is_called_webop_is_not_mistaken_for_the_package(tmp_path: Path) -> None:
-    folder = tmp_path / "webop"
-    folder.mkdir()
-    message = fail(folder, "import webop\n@webop.on.create('x', retires=5)\ndef fn(**_): ...")
-    assert f"{folder / 'broken_file.py'}, line 2" in message
-
-
 @pytest.mark.feature("LOD-02")
 @rows("name", ["nonexistent_module", "nonexistent_package.handlers", "json.no"])
 def test_a_missing_module_is_told_by_its_name(name: str) -> None:
     with pytest.raises(ConfigurationError, match=f"'{name}' cannot be imported") as e:
         load_module(name)
     assert "importlib" not in str(e.value)  # there is no line of the user's to name
-
-
-def test_a_file_that_is_named_as_a_module_is_told_what_to_do() -> None:
-    with pytest.raises(ConfigurationError, match="a file, not a module: name it without -m"):
-        load_module("handlers.py")
 
 
 @pytest.mark.feature("LOD-01", "LOD-02", "LOD-04")

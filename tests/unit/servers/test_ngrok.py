@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import shutil
@@ -11,10 +10,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 from pyngrok import ngrok
-from pyngrok.exception import PyngrokError
 
 import webop
 from tests.kit.ngrok_standin import GOOD_TOKEN
@@ -127,18 +124,6 @@ async def test_without_an_executable_it_is_downloaded_and_the_log_says_so(
     assert f"Downloading ngrok to {path}" in caplog.text
 
 
-async def test_a_failed_download_is_told_of(
-    standin: StandIn, fn: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def install(_: object) -> None:
-        raise PyngrokError("No network.")
-
-    monkeypatch.setattr(ngrok, "install_ngrok", install)
-    with pytest.raises(ConfigurationError, match=r"No network\. Install ngrok and set binary="):
-        async with serve(standin.build(binary=None), fn):
-            pass
-
-
 @pytest.mark.feature("ADM-63")
 async def test_when_the_agent_dies_a_new_tunnel_is_opened_and_its_address_is_told(
     standin: StandIn,
@@ -158,22 +143,3 @@ async def test_when_the_agent_dies_a_new_tunnel_is_opened_and_its_address_is_tol
         assert (await review(second)).json() == RESPONSE
     assert "The ngrok agent has ended (exit code -9)" in caplog.text
     assert not standin.running
-
-
-@pytest.mark.feature("ADM-65", "ADM-67")
-@pytest.mark.parametrize("is_awaited", [False, True])
-async def test_the_exit_from_the_context_closes_the_tunnel(
-    standin: StandIn, fn: Recorder, is_awaited: bool
-) -> None:
-    async with standin.build() as tunnel:
-        generator = tunnel(fn)
-        url = get_url(await anext(generator))
-        step = asyncio.ensure_future(anext(generator)) if is_awaited else None
-        await asyncio.sleep(0)
-        assert (await review(url)).json() == RESPONSE
-    if step is not None:
-        with pytest.raises(StopAsyncIteration):
-            await step
-    assert not standin.running
-    with pytest.raises(httpx.ConnectError):
-        await review(url)

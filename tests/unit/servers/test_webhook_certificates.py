@@ -22,7 +22,6 @@ from tests.kit.webhook_servers import (
     REVIEW,
     Recorder,
     build_context,
-    collect,
     connect,
     get_bundle,
     get_port,
@@ -300,17 +299,6 @@ async def test_a_client_that_is_not_verified_is_not_shown(
 
 
 @pytest.mark.feature("ADM-77")
-async def test_a_client_of_an_unknown_authority_is_refused(
-    fn: Recorder, client_pair: KeyPair
-) -> None:
-    others = build_ca("another-authority").cert
-    async with serve(webop.WebhookServer(port=0, verify_cadata=others), fn) as config:
-        with pytest.raises(httpx.TransportError):
-            await post(get_url(config), trust(get_bundle(config), client=client_pair))
-    assert fn.calls == []
-
-
-@pytest.mark.feature("ADM-77")
 @pytest.mark.parametrize("options", [{}, {"verify_mode": ssl.CERT_REQUIRED}])
 async def test_client_certificates_are_required_if_there_is_a_ca_for_them(
     fn: Recorder, ca: KeyPair, client_pair: KeyPair, options: Any
@@ -403,38 +391,6 @@ async def test_a_changed_ca_of_clients_counts_and_the_removed_one_is_refused(
                 await kept.post(url, json=REVIEW)
 
 
-async def test_a_ca_of_clients_that_is_removed_with_a_new_certificate_verifies_no_open_connection(
-    fn: Recorder, ca: KeyPair, client_pair: KeyPair, tmp_path: Path
-) -> None:
-    file = tmp_path / "clients.pem"
-    file.write_bytes(ca.cert)
-    pair, next_pair = (build_certificate_self_signed(["localhost"]) for _ in range(2))
-    is_due, is_used = asyncio.Event(), asyncio.Event()
-
-    class Server(webop.WebhookServer):
-        async def watch_certificate(self) -> AsyncGenerator[bytes | None, None]:
-            await self.use_certificate(pair.cert, pair.key)
-            yield pair.cert
-            await is_due.wait()
-            await self.use_certificate(next_pair.cert, next_pair.key)
-            is_used.set()
-
-    # The next check of the CAs is far away.
-    server = Server(port=0, verify_cafile=file, file_check_interval=600)
-    async with (
-        collect(server, fn) as configs,
-        httpx.AsyncClient(verify=trust(pair.cert, client=client_pair), trust_env=False) as kept,
-    ):
-        url = get_url(await configs.get())
-        assert (await kept.post(url, json=REVIEW)).status_code == 200
-        file.write_bytes(build_ca("the-next-authority").cert)
-        is_due.set()
-        await is_used.wait()
-        with contextlib.suppress(httpx.TransportError):
-            assert (await kept.post(url, json=REVIEW)).status_code == 503
-    assert len(fn.calls) == 1
-
-
 async def test_a_handshake_that_began_before_its_ca_was_removed_is_cut(
     fn: Recorder, ca: KeyPair, client_pair: KeyPair, tmp_path: Path, caplog: Any
 ) -> None:
@@ -516,29 +472,3 @@ async def test_a_client_whose_ca_was_withdrawn_cannot_resume_its_session(
         cafile.write_bytes(build_ca("another").cert)
         await contexts.use(pair.cert, pair.key, None)
         assert (await asyncio.to_thread(call, session))[0] == b""
-
-
-async def test_a_ca_of_clients_that_is_withdrawn_right_after_it_was_loaded_is_noticed(
-    ca: KeyPair, tmp_path: Path
-) -> None:
-    cafile = tmp_path / "clients.pem"
-    cafile.write_bytes(ca.cert)
-    contexts = LiveContext(cafile=cafile)
-    cafile.write_bytes(build_ca("another").cert)
-    assert await contexts.reload_clients()
-    assert not await contexts.reload_clients()
-
-
-async def test_a_ca_of_clients_that_is_withdrawn_with_an_unusable_certificate_is_noticed(
-    ca: KeyPair, pair: KeyPair, tmp_path: Path
-) -> None:
-    cafile = tmp_path / "clients.pem"
-    cafile.write_bytes(ca.cert)
-    contexts = LiveContext(cafile=cafile)
-    before = contexts()
-    cafile.write_bytes(build_ca("another").cert)
-    with pytest.raises(ssl.SSLError):
-        await contexts.use(pair.cert, ca.key, None)
-    assert contexts() is before
-    assert await contexts.reload_clients()
-    assert contexts() is not before

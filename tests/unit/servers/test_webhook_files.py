@@ -31,7 +31,6 @@ from tests.kit.webhook_servers import (
     save,
     trust,
 )
-from webop.keymaterial import load_key_material
 from webop.servers.certificates.certs import (
     KeyPair,
     build_ca,
@@ -39,7 +38,6 @@ from webop.servers.certificates.certs import (
     build_certificate_signed,
     read_certificate,
 )
-from webop.servers.certificates.contexts import find_presented
 from webop.servers.limits import Hosting, current_hosting
 
 INTERVAL = 0.05
@@ -212,44 +210,6 @@ async def test_a_certificate_that_the_context_of_the_user_cannot_show_is_logged_
     assert "is in use" not in caplog.text
 
 
-@pytest.mark.feature("ADM-79", "ADM-91")
-async def test_a_certificate_that_comes_with_half_written_cas_of_clients_is_used_later(
-    fn: Recorder, hosting: Hosting, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    first, second = (build_certificate_self_signed(["localhost"]) for _ in range(2))
-    clients = tmp_path / "clients.pem"
-    clients.write_bytes(first.cert)
-    server = build_server(first, tmp_path, verify_cafile=clients)
-    async with operate(server, fn, hosting) as configs:
-        half = tmp_path / "half.pem"
-        half.write_bytes(first.cert[:100])
-        half.replace(clients)
-        save(second, tmp_path)
-        await eventually(lambda: "is not in use" in caplog.text)
-        await asyncio.sleep(5 * INTERVAL)
-        assert first.cert.strip() in get_bundle(configs.all[-1])  # it is still being shown
-        whole = tmp_path / "whole.pem"
-        whole.write_bytes(first.cert)
-        whole.replace(clients)  # at once: an empty file would be one more complaint
-        await until_shown(get_port(configs.all[0]), second)
-    assert caplog.text.count("is not in use") == 1
-
-
-@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-@pytest.mark.parametrize("mode", [ssl.CERT_NONE, ssl.CERT_REQUIRED])
-def test_a_handshake_in_memory_finds_the_certificate_that_is_shown(
-    version: ssl.TLSVersion, mode: ssl.VerifyMode
-) -> None:
-    pair = build_certificate_self_signed(["localhost"])
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.minimum_version = context.maximum_version = version
-    context.verify_mode = mode
-    assert find_presented(context) is None
-    load_key_material(context, pair.cert, pair.key)
-    is_hidden = version is ssl.TLSVersion.TLSv1_2 and mode is ssl.CERT_REQUIRED
-    assert find_presented(context) == (b"" if is_hidden else to_der(pair))
-
-
 @pytest.mark.feature("ADM-91")
 async def test_a_half_written_pair_is_left_out_until_it_fits(
     fn: Recorder, hosting: Hosting, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -306,20 +266,6 @@ async def test_new_authorities_are_trusted_before_their_certificate_is_used(
         await eventually(lambda: configs.bundle == new_ca.cert)
         await eventually(lambda: cadump.read_bytes() == new_ca.cert)
         assert (await post(get_url(configs.all[0]), trust(new_ca.cert))).status_code == 200
-
-
-@pytest.mark.feature("ADM-73", "ADM-91")
-async def test_other_authorities_come_with_the_self_signed_certificate_as_before(
-    fn: Recorder, hosting: Hosting, tmp_path: Path
-) -> None:
-    cafile = tmp_path / "ca.pem"
-    ca = build_ca("other")
-    cafile.write_bytes(build_ca("some").cert)
-    server = webop.WebhookServer(port=0, cafile=cafile, file_check_interval=INTERVAL)
-    async with operate(server, fn, hosting) as configs:
-        cafile.write_bytes(ca.cert)
-        await eventually(lambda: configs.bundle.startswith(ca.cert.strip()))
-        assert (await post(get_url(configs.all[0]), trust(configs.bundle))).status_code == 200
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,6 @@ import webop
 PREFIX, FINALIZER = "a.example.com", "b.example.com/hold"
 
 
-def test_both_can_be_set_by_the_environment() -> None:
-    names = {"WEBOP_PERSISTENCE__PREFIX": PREFIX, "WEBOP_PERSISTENCE__FINALIZER": FINALIZER}
-    settings = webop.OperatorSettings.from_environment(names)
-    assert (settings.persistence.prefix, settings.persistence.finalizer) == (PREFIX, FINALIZER)
-
-
 def test_a_prefix_that_is_set_again_does_not_replace_a_chosen_finalizer() -> None:
     settings = webop.OperatorSettings()
     settings.persistence.prefix = PREFIX

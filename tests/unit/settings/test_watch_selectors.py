@@ -115,21 +115,6 @@ def test_several_selectors_of_a_kind_are_joined_and_shards_are_not() -> None:
 
 
 @pytest.mark.feature("REF-50")
-def test_the_mapping_is_one() -> None:
-    selectors = SelectorMapping({"pods": "a=1"})
-    selectors["apps", "deployments"] = "b=2"
-    assert len(selectors) == 2
-    assert selectors["pods"] == "a=1"
-    assert ("apps", "deployments") in selectors
-    assert [*selectors][1].group == "apps"
-    assert selectors[[*selectors][1]] == "b=2"
-    del selectors["pods"]
-    assert "pods" not in selectors
-    assert "deployments" in repr(selectors)
-    assert not webop.OperatorSettings().watching.label_selectors
-
-
-@pytest.mark.feature("REF-50")
 def test_what_is_no_selector_is_refused() -> None:
     watching = webop.OperatorSettings().watching
     with pytest.raises(TypeError, match="must be a string, got 5"):

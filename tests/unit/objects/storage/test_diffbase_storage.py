@@ -81,19 +81,6 @@ def test_what_is_stored_is_found_again_and_is_no_change_itself(storage: DiffBase
     assert storage.build(body=stored) == ESSENCE
 
 
-@pytest.mark.feature("CFG-67")
-@pytest.mark.parametrize(("v1", "count"), [(True, 2), (False, 1)])
-def test_the_older_name_is_written_read_and_ignored_if_wanted(v1: bool, count: int) -> None:
-    storage = AnnotationsDiffBaseStorage(prefix="kopf.dev", key="k" * 60, v1=v1)
-    stored = store_and_apply(storage, {"spec": {"x": 1}})
-    names = sorted(stored["metadata"]["annotations"], key=len)
-
-    assert len(names) == count
-    stored["metadata"]["annotations"] = {names[0]: stored["metadata"]["annotations"][names[0]]}
-    assert storage.fetch(body=Body(stored)) == {"spec": {"x": 1}}
-    assert storage.build(body=Body(stored)) == {"spec": {"x": 1}}
-
-
 @pytest.mark.feature("HND-31")
 def test_fields_of_handlers_that_are_not_there_are_not_essential() -> None:
     raw = build_raw()
@@ -101,14 +88,6 @@ def test_fields_of_handlers_that_are_not_there_are_not_essential() -> None:
     fields = ["status.absent", "status.s.deeper", "absent.x"]
     assert AnnotationsDiffBaseStorage().build(body=Body(raw), extra_fields=fields) == ESSENCE
     assert raw == original
-
-
-@pytest.mark.parametrize("text", ["{broken", "[]", "null"])
-def test_a_state_that_is_not_readable_is_as_good_as_none(text: str) -> None:
-    raw = {"metadata": {"annotations": {KEY: text}}, "status": {"diff-base": text}}
-
-    assert AnnotationsDiffBaseStorage().fetch(body=Body(raw)) is None
-    assert StatusDiffBaseStorage(field="status.diff-base").fetch(body=Body(raw)) is None
 
 
 class Stripping(AnnotationsDiffBaseStorage):
