@@ -10,11 +10,9 @@ from typing import Any
 import pytest
 
 import webop
+from webop import Body, Patch, ProgressStorage
 from webop.calls.progress import HandlerState, Progress, fetch_states
 from webop.handlers.model import Handler
-from webop.objects.body import Body
-from webop.objects.patch import Patch
-from webop.objects.storage.progress import ProgressStorage
 
 START = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 KEY = "kopf.zalando.org/fn.spec.field"

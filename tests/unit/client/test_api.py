@@ -17,9 +17,8 @@ from tests.kit.client_options import Networking
 from tests.kit.httpx_client import HTTPXTransport, answer_status, connect
 from tests.kit.rows import rows
 from tests.kit.virtual_time import in_virtual_time
+from webop import ConnectionInfo, Resource, Vault
 from webop.client.api import Client
-from webop.client.auth.vault import ConnectionInfo, Vault
-from webop.client.http.requests import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, Call
 from webop.controlplane.cluster_client import find_free_port
 from webop.errors import (
     APIConflictError,
@@ -33,7 +32,6 @@ from webop.errors import (
     APIUnauthorizedError,
     APIUnprocessableError,
 )
-from webop.objects.resources import Resource
 
 Handler = Callable[[httpx.Request], httpx.Response]
 
@@ -110,6 +108,8 @@ async def test_errors_of_the_server_are_retried_until_the_pauses_are_over(error:
     assert len(server.requests) == 4
 
 
+APPLY_PATCH, MERGE_PATCH = "application/apply-patch+yaml", "application/merge-patch+json"
+JSON_PATCH = "application/json-patch+json"
 NAMED, UNNAMED = {"metadata": {"name": "a"}}, {"metadata": {"generateName": "a-"}}
 MADE, OBJECT = "/api/v1/namespaces/a/pods", "/api/v1/namespaces/a/pods/one"
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
@@ -273,7 +273,7 @@ async def test_one_stray_401_is_forgiven(is_retried: bool) -> None:
     async with connect(server, vault=vault) as client:
         for _ in range(2):
             begin = asyncio.get_running_loop().time()
-            assert await client.perform(Call("GET", "/x", is_retried=is_retried)) == {}
+            assert await client.patch(CRON, "ns", "x", {}, is_retried=is_retried) == {}
             assert 0.3 <= asyncio.get_running_loop().time() - begin < 1.1
     assert not vault.is_empty()
     assert len(server.requests) == 4

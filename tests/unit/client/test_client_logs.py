@@ -14,8 +14,8 @@ import webop
 from tests.kit.client_options import Networking
 from tests.kit.scripted_server import Connection, Script, build_answer, playing
 from tests.kit.waiting import eventually
+from webop import ConnectionInfo, Vault
 from webop.client.api import Client
-from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.client.objects import AsyncClient
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"

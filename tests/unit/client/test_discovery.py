@@ -14,10 +14,10 @@ import pytest
 
 from tests.kit.client_options import Networking
 from tests.kit.httpx_client import connect
+from webop import Resource
 from webop.client.api import Client
 from webop.client.discovery import discover
 from webop.errors import APIConnectionError
-from webop.objects.resources import Resource
 
 PODS = Resource(
     *("", "v1", "pods", "Pod", "pod", frozenset({"po"}), frozenset({"all"})),

@@ -14,10 +14,10 @@ import pytest
 from tests.kit.client_options import Networking
 from tests.kit.httpx_client import connect
 from tests.kit.virtual_time import in_virtual_time
+from webop import Resource
 from webop.client.api import Client
 from webop.client.objects import AsyncClient
 from webop.errors import APIConnectionError
-from webop.objects.resources import Resource
 
 NAMESPACES = Resource("", "v1", "namespaces")
 LEASES = Resource("coordination.k8s.io", "v1", "leases", namespaced=True)

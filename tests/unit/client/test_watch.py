@@ -25,7 +25,7 @@ from tests.kit.mirrors import following, mirroring
 from tests.kit.rows import rows
 from tests.kit.virtual_time import in_virtual_time
 from tests.kit.waiting import eventually
-from webop.client.auth.vault import ConnectionInfo, Vault
+from webop import ConnectionInfo, Vault
 from webop.client.watch import ListingFinished, ListingStarted, State, watch
 
 Fault = Callable[[FaultyCluster], None]
@@ -198,21 +198,6 @@ async def test_a_bookmark_moves_the_version_only() -> None:
         assert len(mirror.items) == 3
 
 
-@in_virtual_time
-async def test_lines_longer_than_any_chunk_are_put_together() -> None:
-    cluster = FaultyCluster("a")
-    async with following(cluster) as mirror:
-        (feed,) = cluster.feeds
-        cluster.mute()
-        cluster.apply("a", value="x" * 1_500_000)
-        lines = encode_line({"type": "MODIFIED", "object": cluster.objects["a"]}) * 2
-        for start in range(0, len(lines), 16384):
-            feed.put(lines[start : start + 16384])
-        await mirror.wait_for(lambda: len(mirror.items) == 5)
-        _, raw = mirror.items[3]  # type: ignore[misc]
-        assert len(raw["spec"]["value"]) == 1_500_000
-
-
 @pytest.mark.feature("CFG-17")
 @rows(("options", "limit"), [({"inactivity_timeout": 20}, 20), ({}, 70)])
 @in_virtual_time
@@ -315,24 +300,6 @@ async def test_pauses_grow_up_to_a_limit_and_shrink_after_health() -> None:
         cluster.apply("b")
         await mirror.catch_up(cluster)
         assert mirror.status.failures == 0
-
-
-@in_virtual_time
-async def test_no_watch_sleeps_on_for_long_when_credentials_come_back_after_a_long_time() -> None:
-    cluster = FaultyCluster("a")
-    vault = Vault({"test": ConnectionInfo(server="https://fake.cluster", token="first")})
-    async with mirroring(cluster.connect(vault=vault)) as mirror:
-        await mirror.catch_up(cluster)
-        cluster.refuse("all", answer_status(401), 2)
-        cluster.cut()
-        for _ in range(30):  # the login brings nothing, again and again
-            await asyncio.sleep(5)
-            await vault.populate({})
-        new = ConnectionInfo(server="https://fake.cluster", token="second")
-        await vault.populate({"test": new})
-        cluster.apply("b")
-        async with asyncio.timeout(2):
-            await mirror.catch_up(cluster)
 
 
 @in_virtual_time

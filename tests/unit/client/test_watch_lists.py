@@ -6,7 +6,6 @@ import asyncio
 import logging
 from typing import Any
 
-import httpx
 import pytest
 
 from tests.kit.client_options import Watching
@@ -198,20 +197,6 @@ async def test_a_list_that_breaks_starts_anew_with_pages_and_the_next_one_is_str
         assert get_lists(cluster) == ["stream", "pages", "stream"]
 
 
-@in_virtual_time
-async def test_lists_that_break_again_and_again_are_read_less_and_less_often() -> None:
-    cluster = FaultyCluster("a")
-    cluster.refuse("stream", lambda: httpx.Response(200, content=build_line("ADDED", "a")), 99)
-    cluster.refuse("pages", answer_status(500), 99)
-    async with mirroring(cluster.connect(), streaming()) as mirror:
-        await asyncio.sleep(600)
-        assert 20 < len(cluster.requests) < 50
-        assert get_lists(cluster)[:4] == ["stream", "pages", "stream", "pages"]
-        assert mirror.status.failures == len(cluster.requests)
-        cluster.refusals.clear()
-        await mirror.catch_up(cluster)
-
-
 @pytest.mark.parametrize("status", [403, 404, 429, 500, 503])
 @in_virtual_time
 async def test_a_streaming_list_that_is_refused_for_now_is_replaced_by_pages_for_once(
@@ -253,18 +238,6 @@ async def test_the_timeouts_of_the_client_count_from_the_end_of_the_list() -> No
         assert len(mirror.objects) == 11
         assert get_lists(cluster) == ["stream"]
         assert mirror.status.failures == 0
-
-
-@in_virtual_time
-async def test_streaming_lists_can_be_switched_off() -> None:
-    cluster = FaultyCluster("a")
-    options = streaming()
-    async with following(cluster, options) as mirror:
-        options.streaming_list = False
-        cluster.expire()
-        await mirror.wait_for(lambda: mirror.items.count(ListingStarted()) == 2)
-        await eventually(lambda: bool(cluster.feeds))
-        assert get_lists(cluster) == ["stream", "pages"]
 
 
 @pytest.mark.parametrize("is_kept", [False, True])

@@ -14,12 +14,11 @@ import pytest
 import webop
 from tests.kit.causes import build_body, build_event
 from tests.kit.rows import rows
+from webop import Body, Patch
 from webop.calls.shared_options import CallOptions
 from webop.context.indexes import Indexes, index_object
 from webop.handlers.causes import ResourceCause
 from webop.handlers.model import IndexHandler
-from webop.objects.body import Body
-from webop.objects.patch import Patch
 
 SETTINGS = webop.OperatorSettings()
 IGNORED, TEMPORARY, PERMANENT = (

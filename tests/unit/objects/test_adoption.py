@@ -11,16 +11,16 @@ import pykube
 import pytest
 
 import webop
-from webop.objects.adoption import (
+from webop import (
+    Body,
     adjust_namespace,
     adopt,
     append_owner_reference,
     harmonize_naming,
     label,
-    owner_of_the_moment,
     remove_owner_reference,
 )
-from webop.objects.body import Body
+from webop.objects.adoption import owner_of_the_moment
 
 OWNER: dict[str, Any] = {
     "apiVersion": "kopf.dev/v1",

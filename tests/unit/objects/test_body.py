@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from webop.objects.body import Body
+from webop import Body
 
 
 def build_raw(**changes: Any) -> dict[str, Any]:

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from webop.objects.diffs import Diff, diff
-from webop.objects.fields import FieldPath, resolve
+from webop import Diff, FieldPath
+from webop.objects.diffs import diff
+from webop.objects.fields import resolve
 
 OLD = {
     "metadata": {"labels": {"label2": "old-value", "label3": "old-value"}},

@@ -7,12 +7,8 @@ from typing import Any
 
 import pytest
 
-from webop.objects.fields import (
-    FieldPath,
-    FieldSpec,
-    parse_field,
-    resolve,
-)
+from webop import FieldPath, FieldSpec
+from webop.objects.fields import parse_field, resolve
 
 
 @pytest.mark.feature("FLT-06")

@@ -7,9 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
-from webop.objects.body import Body, RawBody
+from webop import Body, Patch, RawBody
 from webop.objects.fields import clone
-from webop.objects.patch import Patch
 
 
 @pytest.mark.feature("PAT-01", "PAT-02", "REF-69")

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from tests.kit.rows import rows
-from webop.objects.resources import EVERYTHING, Resource, parse_selector
+from webop import EVERYTHING, Resource
+from webop.objects.resources import parse_selector
 
 ALL = frozenset({"all"})
 PODS = Resource("", "v1", "pods", "Pod", "pod", frozenset({"po"}), ALL, namespaced=True)

@@ -13,13 +13,13 @@ import click
 import pytest
 
 import webop
+from webop import OperatorSettings
 from webop.app import build_options as build_app_options
 from webop.cli import main
 from webop.embedding import build_options as build_embedding_options
 from webop.errors import ConfigurationError
 from webop.settings.base import SettingError, find_setting_problem
 from webop.settings.environment import OPTION_NAMES
-from webop.settings.groups import OperatorSettings
 
 
 def read(settings: OperatorSettings, path: str) -> Any:

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from tests.kit.exec_plugins import V1, V1BETA1, PluginFolder, build_token, is_running
+from tests.kit.exec_plugins import V1, V1BETA1, PluginFolder, is_running
 from tests.kit.waiting import wait_until
+from webop import ConnectionInfo
 from webop.client.auth.exec_plugins import parse_plugin
 from webop.client.auth.kubeconfig import read_kubeconfig
-from webop.client.auth.vault import ConnectionInfo
 from webop.errors import LoginError
 from webop.servers.certificates.certs import build_ca, build_certificate_signed
 
@@ -54,12 +54,6 @@ def test_a_plugin_brings_a_certificate_with_its_key(plugin: PluginFolder) -> Non
     info = read_kubeconfig([plugin.write_kubeconfig()])
     assert (info.certificate_data, info.private_key_data, info.token) == (cert, key, None)
     assert 0 < info.expires_at - time.time() < 24 * 3600 + 1
-
-
-def test_a_plugin_that_names_no_expiration_leaves_it_to_the_token(plugin: PluginFolder) -> None:
-    plugin.write_answer(token=build_token({"exp": 32503680000}))
-    info = read_kubeconfig([plugin.write_kubeconfig()])
-    assert info.expires_at == 32503680000
 
 
 def test_a_plugin_is_told_by_its_arguments_and_its_environment(
@@ -106,15 +100,6 @@ def test_a_plain_name_of_a_plugin_is_found_by_the_path(
     monkeypatch.setenv("PATH", f"{plugin.folder}{os.pathsep}{os.environ['PATH']}")
     plugin.write_answer(token="t")
     assert read_kubeconfig([plugin.write_kubeconfig(command="plugin.sh")]).token == "t"
-
-
-def test_a_path_of_a_plugin_starts_from_the_kubeconfig_even_beside_it(
-    plugin: PluginFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plugin.write_answer(token="t")
-    plugin.write_kubeconfig()
-    monkeypatch.chdir(plugin.folder)
-    assert read_kubeconfig([Path("config")]).token == "t"
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from tests.kit.exec_plugins import build_kubeconfig, build_token
+from webop import ConnectionInfo
 from webop.client.auth.logins import (
     login_with_kubeconfig,
     login_with_service_account,
     read_service_account,
 )
-from webop.client.auth.vault import ConnectionInfo
 from webop.errors import LoginError
 
 logger = logging.getLogger("test")
@@ -47,12 +47,6 @@ def test_the_kubeconfig_is_found_by_the_environment(
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "absent"))
     with pytest.raises(LoginError, match=r"no kubeconfig at .*absent"):
         login_with_kubeconfig()
-
-
-def test_without_a_home_there_is_no_kubeconfig(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("KUBECONFIG", raising=False)
-    monkeypatch.setenv("HOME", "~")  # as if the user were unknown
-    assert login_with_kubeconfig() is None
 
 
 @pytest.mark.feature("AUT-09", "AUT-23")

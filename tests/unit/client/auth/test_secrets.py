@@ -17,11 +17,8 @@ from tests.kit.exec_plugins import V1, build_kubeconfig
 from tests.kit.operators import build_settings
 from tests.kit.reviews import serve
 from tests.kit.waiting import eventually
+from webop import AiohttpSession, ConnectionInfo, Vault
 from webop.client.auth.exec_plugins import parse_plugin
-from webop.client.auth.kubeconfig import choose_context
-from webop.client.auth.urls import quote_url
-from webop.client.auth.vault import AiohttpSession, ConnectionInfo, Vault
-from webop.client.http.transport import Request
 from webop.errors import LoginError
 from webop.logs.sanitizing import hide_secrets
 
@@ -119,7 +116,7 @@ async def test_a_plugin_that_hangs_is_not_shown_with_its_arguments() -> None:
     assert SECRET not in repr(plugin)
 
 
-def test_no_repr_shows_credentials(tmp_path: Path) -> None:
+def test_no_repr_shows_credentials() -> None:
     values: Any = {
         "ca_data": KEY,
         "certificate_data": KEY,
@@ -131,44 +128,13 @@ def test_no_repr_shows_credentials(tmp_path: Path) -> None:
         "server": f"https://joe:{SECRET}@host:6443/path",
     }
     info = ConnectionInfo(**values)
-    path = tmp_path / "config"
-    path.write_text(json.dumps(build_kubeconfig({"token": SECRET})))
-    vault = Vault({"x": info})
     session = AiohttpSession(**values, aiohttp_session=object())
-    request = Request("GET", "/", f"Authorization: Bearer {SECRET}\r\n".encode())
     alone = ConnectionInfo("https://host", scheme=f"Bearer {SECRET}")
-    for shown in (
-        info,
-        alone,
-        [info],
-        vault,
-        vars(vault),
-        session,
-        request,
-        choose_context([path]),
-    ):
-        assert SECRET not in repr(shown)
-        assert TOKEN not in repr(shown)
+    vault = Vault({"x": info})
+    for shown in map(repr, ([info], alone, vault, vars(vault), session)):
+        assert SECRET not in shown
     assert "ConnectionInfo(server='https://***@host:6443/path', " in repr(info)
     assert repr(session).startswith("AiohttpSession(server=")
-
-
-@pytest.mark.parametrize(
-    ("url", "shown"),
-    [
-        ("https://host:6443/x", "'https://host:6443/x'"),
-        ("https://[::1]:6443", "'https://[::1]:6443'"),
-        (f"https://joe:{SECRET}@host", "'https://***@host'"),
-        (f"https://joe:{SECRET}@x@host:80", "'https://***@host:80'"),
-        (f"joe:{SECRET}@host", "'***@host'"),
-        (f"https://joe:{SECRET}", "'https://joe:***'"),
-        (f"https://host?token={SECRET}", "'https://host'"),
-        ({"url": SECRET}, "(dict)"),
-        (None, "(NoneType)"),
-    ],
-)
-def test_urls_are_quoted_without_what_can_be_a_password(url: object, shown: str) -> None:
-    assert quote_url(url) == shown
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from tests.kit.client_options import Networking
 from tests.kit.faulty_cluster import PATH, FaultyCluster
 from tests.kit.scripted_server import ScriptedServer, answer_with, build_answer, playing
 from tests.unit.client.http.test_transport import FAULTS, check_memory, serving
+from webop import AiohttpSession, Vault
 from webop.client.api import Client
-from webop.client.auth.vault import AiohttpSession, Vault
 from webop.errors import APIConnectionError, APINotFoundError
 
 

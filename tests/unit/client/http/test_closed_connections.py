@@ -19,7 +19,7 @@ import uvloop
 
 from tests.kit.scripted_server import answer_with, build_answer, playing
 from tests.kit.webhook_servers import REQUEST, Recorder, build_context, listen, trust
-from webop.client.auth.vault import ConnectionInfo
+from webop import ConnectionInfo
 from webop.client.http.connections import ConnectionPool
 from webop.client.http.transport import Request, TransportError
 from webop.controlplane.cluster_client import find_free_port

@@ -18,8 +18,8 @@ from tests.kit.certificates import Pair, issue, issue_by
 from tests.kit.scripted_server import Connection, ScriptedServer, answer_with, build_answer, playing
 from tests.kit.virtual_time import AdvancingLoop
 from tests.kit.waiting import eventually
-from webop.client.auth.vault import ConnectionInfo, KubeconfigConnection
-from webop.client.http.streams import StreamLimits
+from webop import ConnectionInfo
+from webop.client.auth.vault import KubeconfigConnection
 from webop.errors import APIConnectionError, APIStatusError
 
 
@@ -216,20 +216,6 @@ async def test_a_request_into_a_kept_connection_that_is_closed_is_repeated_if_it
         assert server.accepted == 1 + is_repeated
 
 
-async def test_a_request_is_not_repeated_once_its_answer_has_begun() -> None:
-    async def script(connection: Connection) -> None:
-        await connection.read()
-        await connection.write(build_answer())
-        await connection.read()
-        await connection.write(b"HTTP/1.1 200")
-
-    async with playing(script) as server, server.connect() as client:
-        await client.request("GET", "/x")
-        with pytest.raises(APIConnectionError, match="in the middle"):
-            await client.request("GET", "/x")
-        assert server.accepted == 1
-
-
 @pytest.mark.parametrize(
     "junk", [b"x", build_answer(b'{"stolen": 1}'), b"HTTP/1.1 408 Timeout\r\n\r\n"]
 )
@@ -326,10 +312,6 @@ async def test_a_server_that_does_not_shake_hands_is_given_up() -> None:
             with pytest.raises(APIConnectionError, match=rf":{server.port}: no response in time"):
                 await client.request("GET", "/x")
             await server.wait_for_closing()
-            with pytest.raises(APIConnectionError, match="no response in time"):
-                async with client.stream("/x", limits=StreamLimits(connect=0.1)):
-                    pass
-            await server.wait_for_closing()
         async with server.connect(info) as client:
             task = asyncio.create_task(client.request("GET", "/x"))
             await eventually(lambda: server.open)
@@ -342,18 +324,6 @@ async def test_a_name_that_cannot_be_resolved_is_told() -> None:
         async with ScriptedServer(echo).connect(ConnectionInfo(f"https://{name}")) as client:
             with pytest.raises(APIConnectionError, match=f"no connection to {name}:443: "):
                 await client.request("GET", "/x")
-
-
-async def test_names_are_resolved_and_their_addresses_tried(tls: ssl.SSLContext) -> None:
-    """The name stands for ::1 as well on many machines, where nobody listens."""
-    names: list[str | None] = []
-    tls.sni_callback = lambda _, name, __: names.append(name)
-    async with playing(echo, tls) as server:
-        info = ConnectionInfo(f"https://localhost:{server.port}", insecure=True)
-        async with server.connect(info) as client:
-            assert await client.request("GET", "/x") == {}
-    assert names == ["localhost"]
-    tls.sni_callback = None
 
 
 async def test_a_certificate_for_another_name_is_not_trusted(ca: Pair, tls: ssl.SSLContext) -> None:

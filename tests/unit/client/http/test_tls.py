@@ -17,8 +17,8 @@ from tests.kit.certificates import Pair, issue, issue_by
 from tests.kit.client_options import Networking
 from tests.kit.rows import rows
 from tests.kit.scripted_server import answer_by, playing
+from webop import ConnectionInfo, Vault
 from webop.client.api import Client
-from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.errors import APIConnectionError, LoginError
 
 PAIR = issue("stranger")

@@ -14,8 +14,8 @@ from tests.kit.faulty_cluster import PATH, FaultyCluster
 from tests.kit.mirrors import mirroring
 from tests.kit.scripted_server import HalfChunkError, ScriptedServer, answer_by, playing
 from tests.kit.waiting import eventually
+from webop import ConnectionInfo, Vault
 from webop.client.api import Client
-from webop.client.auth.vault import ConnectionInfo, Vault
 
 
 def serving(cluster: FaultyCluster) -> contextlib.AbstractAsyncContextManager[ScriptedServer]:

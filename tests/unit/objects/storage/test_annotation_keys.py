@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 
-from webop.objects.body import Body
-from webop.objects.patch import Patch
+from webop import AnnotationsProgressStorage, Body, Patch
 from webop.objects.storage.keys import AnnotationNaming, find_managed_prefixes
-from webop.objects.storage.progress import AnnotationsProgressStorage
 
 DEFAULT = "kopf.zalando.org"
 RULE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{,61}[A-Za-z0-9])?")

@@ -13,16 +13,17 @@ from typing import Any
 import pytest
 
 from tests.kit.rows import rows
-from webop.objects.body import Body
-from webop.objects.patch import Patch, apply_merge_patch
-from webop.objects.storage.codec import ANNOTATIONS_LIMIT, RESERVE
-from webop.objects.storage.diffbase import (
+from webop import (
     AnnotationsDiffBaseStorage,
+    Body,
     DiffBaseStorage,
-    EssenceDigest,
     MultiDiffBaseStorage,
+    Patch,
     StatusDiffBaseStorage,
 )
+from webop.objects.patch import apply_merge_patch
+from webop.objects.storage.codec import ANNOTATIONS_LIMIT, RESERVE
+from webop.objects.storage.diffbase import EssenceDigest
 
 KEY = "kopf.zalando.org/last-handled-configuration"
 KUBECTL = "kubectl.kubernetes.io/last-applied-configuration"

@@ -7,14 +7,16 @@ from typing import Any
 
 import pytest
 
-from webop.objects.body import Body, BodyEssence
-from webop.objects.patch import Patch, apply_merge_patch
-from webop.objects.storage.diffbase import (
+from webop import (
     AnnotationsDiffBaseStorage,
+    Body,
+    BodyEssence,
     DiffBaseStorage,
     MultiDiffBaseStorage,
+    Patch,
     StatusDiffBaseStorage,
 )
+from webop.objects.patch import apply_merge_patch
 
 KEY = "kopf.zalando.org/last-handled-configuration"
 

@@ -8,17 +8,18 @@ from typing import Any
 import pytest
 
 from tests.kit.rows import rows
-from webop.objects.body import Body
-from webop.objects.patch import Patch, apply_merge_patch
-from webop.objects.storage.codec import measure_all
-from webop.objects.storage.progress import (
+from webop import (
     AnnotationsProgressStorage,
+    Body,
     MultiProgressStorage,
+    Patch,
     ProgressRecord,
     ProgressStorage,
     SmartProgressStorage,
     StatusProgressStorage,
 )
+from webop.objects.patch import apply_merge_patch
+from webop.objects.storage.codec import measure_all
 
 RECORD = ProgressRecord(
     started="2020-01-01T00:00:00.000000+00:00",
