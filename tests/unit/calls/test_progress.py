@@ -90,23 +90,19 @@ STATES = {
 }
 
 
-@pytest.mark.feature("CFG-68", "CFG-69", "CON-03", "HND-33")
+@pytest.mark.feature("CFG-68", "CFG-69", "CON-03", "CON-04", "ERR-19", "HND-33")
 @pytest.mark.parametrize(("state", "text"), STATES.values(), ids=STATES)
-def test_a_record_is_that_of_kopf_to_the_byte(state: HandlerState, text: str) -> None:
+def test_a_record_is_that_of_kopf_to_the_byte_and_gone_on_from(
+    state: HandlerState, text: str
+) -> None:
     patch = Patch()
     progress = Progress({"fn/spec.field": state})
     progress.store(body=build_body(), patch=patch, storage=STORAGE)
     assert read_annotation(patch) == text
 
-
-@pytest.mark.feature("CFG-68", "CON-04", "ERR-19")
-@pytest.mark.parametrize(("state", "text"), STATES.values(), ids=STATES)
-def test_a_record_of_kopf_is_gone_on_from(state: HandlerState, text: str) -> None:
-    body = build_body(**{"fn.spec.field": text})
-    restored = restore(
-        build_handlers("fn/spec.field"), body=body, storage=STORAGE, purpose=state.purpose or ""
-    )
-    assert restored["fn/spec.field"] == dataclasses.replace(state, purpose=state.purpose or "")
+    body, purpose = build_body(**{"fn.spec.field": text}), state.purpose or ""
+    restored = restore(build_handlers("fn/spec.field"), body=body, storage=STORAGE, purpose=purpose)
+    assert restored["fn/spec.field"] == dataclasses.replace(state, purpose=purpose)
 
 
 @pytest.mark.feature("CFG-69")

@@ -107,23 +107,3 @@ async def test_a_list_or_an_event_from_before_an_own_apply_does_not_hide_it(
     scene.note("MODIFIED", build(7))
     scene.note(None, build(5))  # a restored backup
     assert scene.find().version == "5"
-
-
-@pytest.mark.parametrize(
-    ("namespace", "uids", "version", "is_gone"),
-    [
-        ("ns", set(), 7, True),
-        (None, set(), 6, True),
-        ("ns", {"c1"}, 7, False),
-        ("other", set(), 7, False),
-        ("ns", set(), 5, False),  # it was applied after the list was made
-    ],
-)
-async def test_a_child_that_only_an_own_apply_has_shown_goes_with_the_next_list_without_it(
-    scene: Scene, namespace: str | None, uids: set[str], version: int, is_gone: bool
-) -> None:
-    async with scene.store.applying(scene.place):
-        scene.store.note_applied(scene.place, build(6), NAMES, is_read=False)
-    scene.store.note_list("configmaps", namespace, uids, version)
-    assert (scene.store.find(scene.place) is None) is is_gone
-    assert scene.parent.calls == ["build configmaps"] * is_gone

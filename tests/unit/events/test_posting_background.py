@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import pytest
 
@@ -20,11 +20,6 @@ from webop.errors import (
     APIServerError,
     APITooManyRequestsError,
 )
-from webop.events.loggers import Poster, current_poster
-
-if TYPE_CHECKING:
-    from webop.client.api import Client
-
 
 pytestmark = pytest.mark.usefixtures("in_context")
 
@@ -132,28 +127,6 @@ async def test_an_event_is_dropped_when_the_pauses_that_are_chosen_for_it_are_us
 async def test_pauses_that_are_no_seconds_are_refused_at_once(backoffs: Any) -> None:
     with pytest.raises(ValueError, match="seconds"):
         webop.info(BODY, reason="R", backoffs=backoffs)
-
-
-@pytest.mark.feature("KEV-09", "D-60")
-async def test_an_event_that_was_being_sent_as_the_credentials_were_lost_is_sent_with_the_next_ones(
-    settings: webop.OperatorSettings,
-) -> None:
-    recorder = Recorder()
-    recorder.failures = [asyncio.CancelledError()]
-    poster = Poster(settings)
-    current_poster.set(poster)
-    client = cast("Client", recorder)
-    task = asyncio.create_task(poster.run(client))
-    await asyncio.sleep(0)
-    webop.info(BODY, reason="R")
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    task = asyncio.create_task(poster.run(client))
-    (event,) = await recorder.wait()
-    webop.info(BODY, reason="R")
-    await eventually(lambda: event["count"] == 2)
-    task.cancel()
-    assert recorder.requests == ["POST", "POST", "PATCH"]
 
 
 @pytest.mark.feature("KEV-09")
