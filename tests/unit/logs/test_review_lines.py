@@ -183,21 +183,6 @@ async def test_a_review_that_is_for_nobody_is_told_with_its_request(read: Read) 
     assert second["request"] == REFERENCE | {"resource": "nobodies.kopf.dev"}
 
 
-async def test_a_review_that_takes_too_long_is_told_with_its_request(read: Read) -> None:
-    configure(PLAIN)
-
-    @webop.on.validate("kopfexamples", id="slow")
-    async def slow(**_: Any) -> None:
-        await asyncio.sleep(60)
-
-    async with serve() as site:
-        answer = await site.post(build_review(), "/slow?timeout=200ms")
-    assert answer.status_code == 504
-    first, second = read()
-    assert "The webhook slow did not answer within" in first
-    assert second == f"{PREFIX} Cancelled: CREATE of kopfexamples.kopf.dev ns/kex by admin."
-
-
 async def test_patches_of_secrets_are_not_logged(read: Read) -> None:
     @webop.on.mutate("secrets", id="fill")
     def fill(patch: webop.Patch, **_: Any) -> None:

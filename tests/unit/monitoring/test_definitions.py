@@ -41,8 +41,3 @@ def find_flaws(definition: Definition) -> Iterator[str]:
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda item: item.name)
 def test_a_metric_is_named_as_prometheus_wants_it(definition: Definition) -> None:
     assert list(find_flaws(definition)) == []
-
-
-def test_each_metric_is_defined_once() -> None:
-    names = [definition.name for definition in DEFINITIONS]
-    assert len(names) == len({*names})

@@ -143,19 +143,6 @@ def test_adopting_does_all_of_it_as_in_the_manual(handled: Body) -> None:
     }
 
 
-@pytest.mark.feature("HIE-09", "HIE-14")
-def test_an_explicit_owner_is_the_source_of_everything(handled: Body) -> None:
-    owner = {"metadata": {"name": "boss", "uid": "uid2", "labels": {"b": "c"}}}
-    obj: dict[str, Any] = {}
-
-    adopt(obj, owner)
-
-    assert obj["metadata"]["generateName"] == "boss-"
-    assert obj["metadata"]["labels"] == {"b": "c"}
-    assert [ref["uid"] for ref in obj["metadata"]["ownerReferences"]] == ["uid2"]
-    assert owner_of_the_moment.get() is handled
-
-
 @pytest.mark.feature("HIE-01")
 def test_objects_of_pykube_are_changed_inside() -> None:
     pod = pykube.Pod(None, {"kind": "Pod"})

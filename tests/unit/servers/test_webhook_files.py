@@ -289,37 +289,6 @@ async def test_an_old_certificate_is_warned_about(
     assert bool(caplog.records) == bool(message)
 
 
-@pytest.mark.feature("ADM-66")
-async def test_a_subclass_brings_its_certificates_and_its_config(
-    fn: Recorder, hosting: Hosting
-) -> None:
-    pairs = [build_certificate_self_signed(["localhost"]) for _ in range(2)]
-    renew = asyncio.Event()
-
-    class Server(webop.WebhookServer):
-        async def watch_certificate(self) -> Any:
-            await self.use_certificate(pairs[0].cert, pairs[0].key)
-            yield pairs[0].cert
-            await renew.wait()
-            yield pairs[0].cert + pairs[1].cert
-            await self.wait_for_trust(pairs[0].cert + pairs[1].cert)
-            await self.use_certificate(pairs[1].cert, pairs[1].key)
-
-        def build_config(self, port: int, bundle: bytes | None) -> webop.WebhookClientConfig:
-            config = super().build_config(port, bundle)
-            return {**config, "service": {"name": "svc", "port": port}}
-
-    async with operate(Server(port=0), fn, hosting) as configs:
-        port = get_port(configs.all[0])
-        assert configs.all[0]["service"] == {"name": "svc", "port": port}
-        assert await fetch_certificate(port) == to_der(pairs[0])
-        renew.set()
-        await until_shown(port, pairs[1])
-        assert get_bundle(configs.all[1]) == pairs[0].cert + pairs[1].cert
-        assert (await post(get_url(configs.all[0]), trust(pairs[1].cert))).status_code == 200
-    assert len(configs.all) == 2
-
-
 @pytest.mark.feature("ADM-68")
 def test_all_documented_parameters_are_there() -> None:
     names = "addr port path host cadata cafile cadump context insecure certfile pkeyfile password"

