@@ -59,10 +59,6 @@ def handled() -> Iterator[Body]:
     owner_of_the_moment.reset(token)
 
 
-def build_children() -> list[dict[str, Any]]:
-    return [{"kind": "Job"}, {"kind": "Deployment", "spec": {"template": {}}}]
-
-
 @pytest.mark.feature("HIE-03", "D-12")
 @pytest.mark.parametrize("labels", [[], [None]])
 def test_labels_are_those_of_the_handled_object_by_default(handled: Body, labels: Any) -> None:
@@ -121,26 +117,6 @@ def test_an_owner_of_the_whole_cluster_leaves_namespaces_as_they_are() -> None:
 
     assert "namespace" not in objs[0]["metadata"]
     assert objs[1]["metadata"]["namespace"] == "mine"
-
-
-@pytest.mark.feature("HIE-14", "REF-25")
-def test_adopting_does_all_of_it_as_in_the_manual(handled: Body) -> None:
-    objs = build_children()
-
-    adopt(objs, strict=True, forced=True, nested="spec.template")
-
-    metadata = {
-        "ownerReferences": [REFERENCE],
-        "name": "kopf-example-1",
-        "namespace": "default",
-        "labels": {"somelabel": "somevalue"},
-    }
-    assert objs[0] == {"kind": "Job", "metadata": metadata}
-    assert objs[1] == {
-        "kind": "Deployment",
-        "metadata": metadata,
-        "spec": {"template": {"metadata": {"labels": {"somelabel": "somevalue"}}}},
-    }
 
 
 @pytest.mark.feature("HIE-01")

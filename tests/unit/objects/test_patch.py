@@ -4,30 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import orjson
 import pytest
 
 from webop import Body, Patch, RawBody
 from webop.objects.fields import clone
-
-
-@pytest.mark.feature("PAT-01", "PAT-02", "REF-69")
-def test_views_of_a_patch_create_stanzas_when_written() -> None:
-    patch = Patch()
-    patch.spec["x"] = 1
-    patch.status["y"] = None
-    patch.metadata["finalizers"] = ["f"]
-    patch.metadata.labels["l"] = "v"
-    patch.meta.annotations["a"] = None
-    patch.status.setdefault("counters", {})["n"] = 1
-    patch.spec.update(z=2)
-
-    assert patch == {
-        "spec": {"x": 1, "z": 2},
-        "status": {"y": None, "counters": {"n": 1}},
-        "metadata": {"finalizers": ["f"], "labels": {"l": "v"}, "annotations": {"a": None}},
-    }
-    assert orjson.loads(orjson.dumps(patch)) == patch
 
 
 @pytest.mark.feature("PAT-02")

@@ -26,34 +26,6 @@ TWIN = Resource("twin.dev", "v1", "samples", "Sample", "sample", frozenset({"s"}
 CLUSTER = (PODS, NODES, METRICS, DEPLOYMENTS, EVENTS, NEW_EVENTS, KEX, KEX_OLD, OTHERS, TWIN)
 
 
-@pytest.mark.feature("RES-21")
-@rows(
-    ("resource", "options", "url"),
-    [
-        (PODS, {}, "/api/v1/pods"),
-        (PODS, {"namespace": "ns"}, "/api/v1/namespaces/ns/pods"),
-        (PODS, {"namespace": "ns", "name": "n"}, "/api/v1/namespaces/ns/pods/n"),
-        (KEX, {}, "/apis/kopf.dev/v1/kopfexamples"),
-        (
-            KEX,
-            {"namespace": "ns", "name": "n", "subresource": "status"},
-            "/apis/kopf.dev/v1/namespaces/ns/kopfexamples/n/status",
-        ),
-        (NODES, {"namespace": "ns", "name": "n"}, "/api/v1/nodes/n"),
-        (NODES, {"params": {"watch": "true", "x": "a b"}}, "/api/v1/nodes?watch=true&x=a+b"),
-        (PODS, {"server": "https://localhost:6443"}, "https://localhost:6443/api/v1/pods"),
-        (PODS, {"server": "https://localhost/sub/"}, "https://localhost/sub/api/v1/pods"),
-        (
-            Resource("rbac.authorization.k8s.io", "v1", "clusterroles", namespaced=False),
-            {"name": "system:node who?"},
-            "/apis/rbac.authorization.k8s.io/v1/clusterroles/system%3Anode%20who%3F",
-        ),
-    ],
-)
-def test_urls_are_those_of_the_api(resource: Resource, options: Any, url: str) -> None:
-    assert resource.get_url(**options) == url
-
-
 @pytest.mark.feature(*(f"RES-{number:02}" for number in (*range(1, 18), 22, 24)), "REF-72", "D-58")
 @rows(
     ("args", "names", "selected"),

@@ -34,18 +34,6 @@ async def use(info: ConnectionInfo) -> None:
         await call
 
 
-@pytest.mark.feature("AUT-11", "REF-20")
-def test_only_the_server_is_required_and_the_order_is_the_documented_one() -> None:
-    assert ConnectionInfo("https://host") == ConnectionInfo(server="https://host")
-    values = ("s", "ca", None, True, "u", "p", "b", "t", "c", None, "k", None, "ns", 1, FUTURE)
-    info = ConnectionInfo(*values)
-    assert info.expiration == FUTURE
-    assert info.default_namespace == "ns"
-    assert info.priority == 1
-    assert info.certificate_path == "c"
-    assert info.private_key_path == "k"
-
-
 @pytest.mark.feature("AUT-24", "D-32")
 @pytest.mark.parametrize("name", ["ca", "certificate", "private_key"])
 def test_a_path_and_data_for_the_same_thing_are_refused(name: str) -> None:

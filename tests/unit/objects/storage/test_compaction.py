@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import copy
 import hashlib
 import json
 import logging
@@ -16,6 +17,7 @@ from tests.kit.rows import rows
 from webop import (
     AnnotationsDiffBaseStorage,
     Body,
+    BodyEssence,
     DiffBaseStorage,
     MultiDiffBaseStorage,
     Patch,
@@ -222,3 +224,22 @@ def test_of_several_storages_one_with_the_whole_state_helps_one_with_its_digest(
     newer = store(annotations, {**stored, "spec": {"x": build_noise(301 * KIB)}})
     assert multi.fetch(body=Body(newer)) == annotations.fetch(body=Body(newer))
     assert isinstance(multi.fetch(body=Body(newer)), EssenceDigest)
+
+
+class Stripping(AnnotationsDiffBaseStorage):
+    """A storage as users write them: what it gets from its parent, it changes in place."""
+
+    def build(self, *, body: Body, extra_fields: Any = None) -> BodyEssence:
+        essence = super().build(body=body, extra_fields=extra_fields)
+        essence["spec"].pop("z")
+        essence["metadata"]["annotations"].clear()
+        return essence
+
+
+@pytest.mark.feature("REF-51")
+def test_storages_of_users_can_change_the_essence_in_place() -> None:
+    raw = build_raw({"z": 1, "a": [1, {"b": None}]}, note="n")
+    original = copy.deepcopy(raw)
+    essence = Stripping().build(body=Body(raw))
+    assert essence == {"spec": {"a": [1, {"b": None}]}, "metadata": {"annotations": {}}}
+    assert raw == original

@@ -33,13 +33,6 @@ RECORD = ProgressRecord(
     subrefs=["create_fn/sub/x"],
 )
 CONTENT = {key: value for key, value in RECORD.items() if value is not None}
-OWNED = {"kind": "ReplicaSet", "metadata": {"ownerReferences": [{"kind": "Deployment"}]}}
-
-
-def store(storage: ProgressStorage, raw: dict[str, Any], key: str = "fn") -> Patch:
-    patch = Patch()
-    storage.store(key=key, record=RECORD, body=Body(raw), patch=patch)
-    return patch
 
 
 STORAGES = [
@@ -133,29 +126,6 @@ def test_messages_are_the_shorter_the_less_room_there_is(
     assert all({**record, "message": CONTENT["message"]} == CONTENT for record in records)
 
 
-@pytest.mark.feature("CFG-58", "CFG-59", "CFG-60", "CFG-61", "CFG-68", "REF-55", "REF-57", "REF-58")
-@rows("key", ["fn", "fn/spec.field", "f" * 80])
-@rows("raw", [{}, OWNED])
-@rows("storage", STORAGES)
-def test_what_is_stored_is_found_until_it_is_purged(
-    storage: ProgressStorage, raw: dict[str, Any], key: str
-) -> None:
-    original = copy.deepcopy(raw)
-    assert storage.fetch(key=key, body=Body(raw)) is None
-
-    stored = apply_merge_patch(raw, store(storage, raw, key))
-    fetched = storage.fetch(key=key, body=Body(stored))
-    assert fetched is not None
-    assert {k: value for k, value in fetched.items() if value is not None} == CONTENT
-    assert storage.fetch(key="other", body=Body(stored)) is None
-
-    patch = Patch()
-    storage.purge(key=key, body=Body(stored), patch=patch)
-    purged = apply_merge_patch(stored, patch)
-    assert storage.fetch(key=key, body=Body(purged)) is None
-    assert raw == original
-
-
 @pytest.mark.feature("D-59")
 @rows("text", ["", "{", "[1]", '"text"', pytest.param("[" * 100_000, id="deep"), 5])
 def test_a_text_that_is_not_readable_is_nothing_and_logged_with_its_place(
@@ -171,3 +141,12 @@ def test_a_text_that_is_not_readable_is_nothing_and_logged_with_its_place(
 @rows("junk", ["text", None, [], {"progress": "text"}, {"progress": {"fn": 1}}])
 def test_a_status_that_is_not_readable_has_no_state(junk: Any) -> None:
     assert StatusProgressStorage().fetch(key="fn", body=Body({"status": {"kopf": junk}})) is None
+
+
+@pytest.mark.feature("D-28", "CFG-67")
+def test_a_prefix_is_needed_and_leaves_room_for_names() -> None:
+    with pytest.raises(ValueError, match="needs a prefix"):
+        AnnotationsProgressStorage(prefix="")
+    AnnotationsProgressStorage(prefix="x" * 189)
+    with pytest.warns(UserWarning, match="can have 189 at most"):
+        AnnotationsProgressStorage(prefix="x" * 190)
