@@ -6,20 +6,13 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-import webop
-from tests.kit.causes import build_body, build_change
 from webop.aio.cancellation import WorkerGroup
 from webop.aio.work_deadline import Fence, fence_child_tasks, read_clock
-from webop.calls.execution import attempt
-from webop.calls.progress import HandlerState
-from webop.calls.shared_options import CallOptions
 from webop.context.pausing import Pausing
-from webop.handlers.model import ChangeHandler
 from webop.handlers.stopping import DaemonStoppingReason, Stopper, SyncDaemonStopped
 
 _LEASE = 0.15  # seconds
@@ -94,35 +87,6 @@ async def test_a_task_and_its_children_take_no_step_after_the_loop_was_blocked_b
         taken = len(steps.moments)
         time.sleep(2 * _LEASE)  # noqa: ASYNC251 - as if the process was stopped
     assert 0 < taken == len(steps.moments)
-
-
-@pytest.mark.parametrize("is_sync", [False, True])
-async def test_no_handler_is_called_in_a_step_in_which_the_loop_was_blocked_beyond_the_end(
-    pausing: Pausing, steps: Steps, is_sync: bool
-) -> None:
-    """A process can be stopped between the outcome of a handler and the call of the next one."""
-
-    def handle(**_: Any) -> None:
-        steps()
-
-    async def handle_async(**_: Any) -> None:
-        steps()
-
-    handler = ChangeHandler(id="fn", fn=handle if is_sync else handle_async, selector=None)
-    state = HandlerState(datetime.now(UTC), "create")
-    options = CallOptions(webop.OperatorSettings())
-    blocked: list[float] = []
-
-    async def work() -> None:
-        await attempt(handler, build_change(build_body()), state, options)
-        await asyncio.sleep(0.1)
-        time.sleep(2 * _LEASE)  # noqa: ASYNC251 - as if the process was stopped
-        blocked.append(read_clock())
-        await attempt(handler, build_change(build_body()), state, options)
-
-    async with doing(pausing, work()):
-        await pausing.finish(5)
-    assert (len(blocked), len(steps.moments)) == (1, 1)
 
 
 async def test_cleaning_up_is_possible_but_cannot_wait_for_anything(pausing: Pausing) -> None:

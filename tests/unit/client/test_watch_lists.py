@@ -10,7 +10,6 @@ import pytest
 
 from tests.kit.client_options import Watching
 from tests.kit.faulty_cluster import (
-    NAMESPACES,
     RESOURCE,
     FaultyCluster,
     Feed,
@@ -126,19 +125,6 @@ async def test_a_server_that_refuses_is_asked_for_pages_at_once(
         assert get_lists(cluster).count("stream") == 1
     told = [r for r in caplog.records if "No streaming list" in r.getMessage()]
     assert [record.levelno for record in told] == [logging.DEBUG]
-
-
-@in_virtual_time
-async def test_other_watches_of_the_same_api_group_do_not_ask_again() -> None:
-    cluster = FaultyCluster("a")
-    cluster.refuse("stream", answer_status(422), 2)
-    async with cluster.connect() as client, asyncio.TaskGroup() as group:
-        for resource in (RESOURCE, RESOURCE, NAMESPACES, NAMESPACES):
-            mirror = Mirror()
-            task = group.create_task(mirror.follow(client, streaming(), resource))
-            await mirror.wait_for(lambda: bool(mirror.objects))  # noqa: B023 - waited for here
-            task.cancel()
-        assert get_lists(cluster) == ["stream", "pages", "pages", "stream", "pages", "pages"]
 
 
 @pytest.mark.parametrize("sent", [("a", "deleted"), ()], ids=["ignored", "mute"])

@@ -36,7 +36,6 @@ def test_each_write_changes_the_lease() -> None:  # else API servers keep its ve
     "text",
     [
         "{",
-        '{"slot": "x"}',
         '[{"slot": "x", "holder": "a"}]',
         '[{"slot": "x", "holder": "a", "since": "", "shards": "70"}]',
         '[{"slot": "x", "holder": "a", "since": "", "shards": 7}]',
@@ -44,10 +43,8 @@ def test_each_write_changes_the_lease() -> None:  # else API servers keep its ve
             '[{"slot": "x", "holder": "a", "since": "", "shards": "0-3"},'
             ' {"slot": "y", "holder": "b", "since": "", "shards": "3"}]'
         ),
-        '[{"slot": "x-member-00", "holder": "a", "since": "", "shards": "0-3000000"}]',
         '[{"slot": "Not a Name", "holder": "a", "since": "", "shards": "1"}]',
         '[{"slot": "x-member-99", "holder": "a", "since": "", "shards": "1"}]',
-        "[1]",
         "null",
     ],
 )
@@ -68,9 +65,7 @@ def test_an_annotation_that_cannot_be_read_is_a_problem(text: str) -> None:
         ({A: None, B: None, C: None}, {A: 21, B: 22, C: 21}, {A: 21, B: 22, C: 21}),
         ({A: None, B: None, C: 2}, {}, {A: 31, B: 31, C: 2}),
         ({A: None, B: 2, C: 2}, {}, {A: 62, B: 1, C: 1}),
-        ({A: None, B: 0}, {B: 2}, {A: 64, B: 0}),
         ({A: None, B: 0, C: 2}, {B: 2}, {A: 62, B: 0, C: 2}),
-        ({A: 3}, {}, {A: 3}),
         ({}, {}, {}),
     ],
 )

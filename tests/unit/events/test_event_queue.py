@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import weakref
 from typing import Any
 
 import pytest
@@ -118,16 +116,6 @@ def test_a_full_queue_keeps_half_of_its_places_for_what_is_not_normal() -> None:
     assert machine.lost.startswith(
         "4 Kubernetes Events were not posted: 4 because too many were waiting"
     )
-
-
-def test_events_that_count_no_repetitions_any_more_leave_the_memory() -> None:
-    machine = Machine(aggregation_interval=600)
-    machine.tell(*map(str, range(100)))
-    references = [weakref.ref(event.message.reference) for event, _ in machine.send_events()]
-    machine.now = 601
-    machine.tell("last")
-    gc.collect()
-    assert [one for one in references if one() is not None] == []
 
 
 @pytest.mark.feature("D-60")

@@ -8,7 +8,6 @@ import pytest
 
 from webop.objects.namespace_patterns import (
     NamespacePattern,
-    is_exact,
     matches_pattern,
     select_namespaces,
 )
@@ -45,23 +44,6 @@ def test_patterns_match_names(
 ) -> None:
     assert [name for name in matching if not matches_pattern(name, pattern)] == []
     assert [name for name in others if matches_pattern(name, pattern)] == []
-
-
-@pytest.mark.feature("SCP-10")
-@pytest.mark.parametrize(
-    ("pattern", "expected"),
-    [
-        ("ns", True),
-        ("my-ns-1", True),
-        ("ns*", False),
-        ("n?", False),
-        ("!ns", False),
-        ("a,b", False),
-        (re.compile("ns"), False),
-    ],
-)
-def test_only_names_are_exact(pattern: NamespacePattern, expected: bool) -> None:
-    assert is_exact(pattern) is expected
 
 
 @pytest.mark.feature("SCP-01")

@@ -128,16 +128,6 @@ def test_a_change_of_a_held_object_leads_to_a_turn_and_a_due_time_does_not(queue
     assert (queue.finish(), queue.count) == ("one", 0)
 
 
-@pytest.mark.parametrize("result", [Later(0), Later(1), Held("pause")])
-def test_an_object_that_is_removed_has_no_turn(queue: Queue, result: Result) -> None:
-    queue.hold("pause")
-    obj = make("one")
-    queue.begin(obj, result)
-    queue.remove(obj)
-    queue.unhold("pause")
-    assert (queue.count, obj.state, queue.finish(1)) == (0, State.IDLE, "")
-
-
 def do_nothing() -> None:
     """Start no workers."""
 

@@ -21,14 +21,7 @@ K3D, MINIKUBE, DOCKER = ClusterKind.K3D, ClusterKind.MINIKUBE, ClusterKind.DOCKE
 @pytest.mark.parametrize(
     ("names", "kind"),
     [
-        (
-            build(
-                common_name="kube-apiserver",
-                issuer="kubernetes",
-                hostnames=frozenset({"kind-control-plane", "kubernetes", "localhost"}),
-            ),
-            None,
-        ),
+        (build(issuer="kubernetes", hostnames=frozenset({"kind-control-plane"})), None),
         # Each of the signs alone.
         (build(common_name="k3s"), K3D),
         (build(organizations=("other", "k3s")), K3D),

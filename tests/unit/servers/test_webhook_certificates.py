@@ -133,22 +133,6 @@ async def test_a_certificate_from_files_is_served(
             assert response.status_code == 200
 
 
-@pytest.mark.feature("ADM-73", "ADM-74")
-async def test_given_authorities_are_passed_on_and_dumped(
-    fn: Recorder, tmp_path: Path, ca: KeyPair, pair: KeyPair
-) -> None:
-    certfile, pkeyfile = save(pair, tmp_path)
-    cafile, cadump = tmp_path / "ca.pem", tmp_path / "dump.pem"
-    cafile.write_bytes(ca.cert)
-    server = webop.WebhookServer(
-        port=0, cafile=cafile, cadump=cadump, certfile=certfile, pkeyfile=pkeyfile
-    )
-    async with serve(server, fn) as config:
-        assert get_bundle(config) == ca.cert
-        assert cadump.read_bytes() == ca.cert
-        assert (await post(get_url(config), trust(get_bundle(config)))).status_code == 200
-
-
 @pytest.mark.feature("ADM-75", "ADM-80")
 async def test_a_key_in_the_file_of_the_certificate_is_not_published(
     fn: Recorder, tmp_path: Path

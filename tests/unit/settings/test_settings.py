@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import logging
 import operator
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -275,30 +274,13 @@ def test_variables_that_mean_nothing_are_told_by_all_ways_to_run_an_operator(
     assert told == ["WEBOP_RUN_NAMESPACE_", "WEBOP_MODULE"]
 
 
-def test_the_variables_of_run_are_known_and_no_other_command_has_any() -> None:
+def test_the_variables_of_the_options_of_run_are_known() -> None:
     """They are listed where no command is imported: the list is compared with the commands."""
-    context = click.Context(main, info_name="webop", **main.context_settings)
-    there = {
-        f"{prefix}_{param.name}".upper()
-        for command, prefix in list_prefixes(main, context)
-        for param in command.params
-        if isinstance(param, click.Option) and param.allow_from_autoenv
-    }
-    assert {name for name in OPTION_NAMES if "_RUN_" in name} == there
-
-
-def list_prefixes(
-    command: click.Command, context: click.Context
-) -> Iterator[tuple[click.Command, str]]:
-    """Yield the commands that have variables, with the beginning of the names of these."""
-    if isinstance(command, click.Group):
-        for name in command.list_commands(context):
-            inner = command.get_command(context, name)
-            assert inner is not None
-            settings = inner.context_settings
-            yield from list_prefixes(inner, click.Context(inner, context, name, **settings))
-    elif context.auto_envvar_prefix:
-        yield command, context.auto_envvar_prefix
+    command = main.get_command(click.Context(main), "run")
+    assert command is not None
+    options = [param for param in command.params if isinstance(param, click.Option)]
+    names = {f"WEBOP_RUN_{each.name}".upper() for each in options if each.allow_from_autoenv}
+    assert {name for name in OPTION_NAMES if "_RUN_" in name} == names
 
 
 @rows(

@@ -21,6 +21,7 @@ from webop.errors import LoginError
 from webop.servers.certificates.certs import build_ca, build_certificate_signed
 
 OWNER = "the user 'us' in config"
+CREDENTIAL = {"kind": "ExecCredential", "apiVersion": V1}
 
 
 @pytest.fixture
@@ -68,30 +69,18 @@ def test_a_plugin_is_told_by_its_arguments_and_its_environment(
     monkeypatch.setenv("INHERITED", "there")
     ca_path = plugin.folder / "ca.pem"
     ca_path.write_bytes(build_ca("ca").cert)
-    extensions = [
-        {"name": "other", "extension": {}},
-        {"name": "client.authentication.k8s.io/exec", "extension": {"audience": "a"}},
-    ]
+    own = {"name": "client.authentication.k8s.io/exec", "extension": {"audience": "a"}}
+    extensions = [{"name": "other", "extension": {}}, own]
     cluster = {"certificate-authority": "ca.pem", "extensions": extensions}
-    path = plugin.write_kubeconfig(
-        cluster,
-        args=["get-token", "5"],
-        env=[{"name": "MINE", "value": "1"}],
-        provideClusterInfo=True,
-    )
+    options = {"args": ["get-token", "5"], "env": [{"name": "MINE", "value": "1"}]}
+    path = plugin.write_kubeconfig(cluster, **options, provideClusterInfo=True)
     assert read_kubeconfig([path]).ca_path == str(ca_path)
     assert (plugin.folder / "told").read_text() == "get-token|5|1|there"
     told = json.loads((plugin.folder / "info").read_text())
     data = told["spec"]["cluster"].pop("certificate-authority-data")
     assert data.startswith("LS0tLS1CRUdJTi")
-    assert told == {
-        "apiVersion": V1,
-        "kind": "ExecCredential",
-        "spec": {
-            "interactive": False,
-            "cluster": {"server": "https://host", "config": {"audience": "a"}},
-        },
-    }
+    shown = {"server": "https://host", "config": {"audience": "a"}}
+    assert told == {**CREDENTIAL, "spec": {"interactive": False, "cluster": shown}}
 
 
 def test_a_plain_name_of_a_plugin_is_found_by_the_path(
@@ -139,7 +128,6 @@ def test_a_plugin_that_hangs_is_stopped_with_all_that_it_has_started(plugin: Plu
     wait_until(lambda: not is_running(child))
 
 
-CREDENTIAL = {"kind": "ExecCredential", "apiVersion": V1}
 PAST = "2020-01-01T00:00:00Z"
 
 
@@ -150,23 +138,14 @@ def credential(**status: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
-        ("", "that are not JSON"),
         ("oops", "4 characters that are not JSON"),
         ("[" * 100_000, "that are not JSON"),
-        ("[]", "not an ExecCredential"),
         ({"kind": "Secret", "apiVersion": V1}, "not an ExecCredential"),
         ({**CREDENTIAL, "apiVersion": V1BETA1}, r"v1beta1.*says.*v1'\. Update"),
         (CREDENTIAL, "without a status"),
         (credential(), r"neither.*\(none\)"),
-        (
-            credential(clientKeyData="k"),
-            "neither a token nor a certificate with its key.*clientKeyData",
-        ),
-        (credential(token=5), "neither"),
-        (
-            credential(token="t", expirationTimestamp="never"),
-            "invalid expirationTimestamp.*such as 2030",
-        ),
+        (credential(clientKeyData="k"), "neither a token nor a certificate.*clientKeyData"),
+        (credential(token="t", expirationTimestamp="never"), "invalid expira.*such as 2030"),
         (credential(token="t", expirationTimestamp=PAST), f"expired at {PAST}.*clock"),
     ],
 )
@@ -208,15 +187,12 @@ def test_a_plugin_that_is_not_installed_is_told_with_the_hint() -> None:
     ("config", "expected"),
     [
         ("aws", "not a mapping"),
-        ({}, "no command"),
         ({"command": 5}, "no command"),
         ({"command": "x"}, "apiVersion is None"),
         ({"command": "x", "apiVersion": "client.authentication.k8s.io/v1alpha1"}, "v1alpha1"),
         ({"command": "x", "apiVersion": V1, "interactiveMode": "Maybe"}, "'Maybe'.*Never"),
         ({"command": "x", "apiVersion": V1, "args": "get-token"}, "args are not a list"),
         ({"command": "x", "apiVersion": V1, "env": {"A": "1"}}, "env is not a list"),
-        ({"command": "x", "apiVersion": V1, "args": [5]}, "args are not a list of strings"),
-        ({"command": "x", "apiVersion": V1, "env": [{"value": "1"}]}, "env is not a list"),
         ({"command": "x", "apiVersion": V1, "env": [{"name": "A", "value": 1}]}, "all of them str"),
         ({"command": "x", "apiVersion": V1, "installHint": ["x"]}, "installHint is not a string"),
         ({"command": "x", "apiVersion": V1, "provideClusterInfo": "false"}, "not true or false"),

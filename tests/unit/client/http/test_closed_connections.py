@@ -62,60 +62,53 @@ async def find_garbage(visit: Callable[[], Coroutine[Any, Any, None]]) -> set[st
             gc.enable()
 
 
-def ask(sock: socket.socket) -> None:
-    sock.sendall(REQUEST)
-    assert sock.recv(65536).startswith(b"HTTP/1.1 200 ")
+# What a client sends, how much of the answer it reads, and whether it resets the connection.
+VISITS = [
+    (REQUEST, "once", False),
+    (REQUEST.replace(b"Host: x", b"Host: x\r\nConnection: close"), "to the end", False),
+    (REQUEST, "once", True),
+    (REQUEST, "not at all", False),
+    (b"nonsense\r\n\r\n", "to the end", False),
+]
 
 
-def ask_for_close(sock: socket.socket) -> None:
-    sock.sendall(REQUEST.replace(b"Host: x", b"Host: x\r\nConnection: close"))
-    while sock.recv(65536):
+def visit(sock: socket.socket, sent: bytes, reads: str, is_reset: bool) -> None:
+    sock.sendall(sent)
+    if reads == "once":
+        assert sock.recv(65536).startswith(b"HTTP/1.1 200 ")
+    while reads == "to the end" and sock.recv(65536):
         pass
-
-
-def ask_and_reset(sock: socket.socket) -> None:
-    ask(sock)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-
-
-def leave(sock: socket.socket) -> None:
-    sock.sendall(REQUEST)
-
-
-def send_nonsense(sock: socket.socket) -> None:
-    sock.sendall(b"nonsense\r\n\r\n")
-    while sock.recv(65536):
-        pass
+    if is_reset:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
 @pytest.mark.parametrize("is_secure", [True, False], ids=["TLS", "plain"])
 def test_the_webhook_server_frees_what_it_has_served(run: Any, *, is_secure: bool) -> None:
     client = trust(PAIR.cert) if is_secure else None
-    acts = ask, ask_for_close, ask_and_reset, leave, send_nonsense
-    assert run(serve(*acts, is_secure=is_secure, client=client)) == set()
+    assert run(serve(*VISITS, is_secure=is_secure, client=client)) == set()
 
 
 def test_the_webhook_server_frees_what_does_not_shake_hands(run: Any) -> None:
-    assert run(serve(socket.socket.fileno, send_nonsense, is_secure=True, client=None)) == set()
+    assert run(serve(VISITS[-1], (b"", "not at all", False), is_secure=True)) == set()
 
 
 async def serve(
-    *acts: Callable[[socket.socket], object], is_secure: bool, client: ssl.SSLContext | None
+    *visits: tuple[bytes, str, bool], is_secure: bool, client: ssl.SSLContext | None = None
 ) -> set[str]:
     """Serve connections, in each of which a client does something; return the garbage."""
 
-    def visit(port: int) -> None:
-        for act in acts:
+    def come(port: int) -> None:
+        for each in visits:
             with socket.create_connection(("127.0.0.1", port)) as sock:
                 if client is None:
-                    act(sock)
+                    visit(sock, *each)
                 else:
                     with client.wrap_socket(sock, server_hostname="localhost") as secured:
-                        act(secured)
+                        visit(secured, *each)
 
     tls = build_context(PAIR) if is_secure else None
     async with listen(Recorder(), tls=tls) as listener:
-        return await find_garbage(lambda: asyncio.to_thread(visit, listener.port))
+        return await find_garbage(lambda: asyncio.to_thread(come, listener.port))
 
 
 @pytest.mark.parametrize("end", ["complete", "cut off", "refused", "not trusted"])

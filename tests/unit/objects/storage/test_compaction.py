@@ -137,7 +137,7 @@ def test_annotations_count_as_they_are_after_the_patch(
 
 
 @pytest.mark.feature("CFG-67")
-@pytest.mark.parametrize("is_there", [False, True])
+@rows("is_there", [False, True])
 def test_the_older_name_is_left_out_where_only_one_fits(is_there: bool) -> None:
     storage = AnnotationsDiffBaseStorage(prefix="op.example.com", key="k" * 60)
     name, older = storage.make_keys(storage.key)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 import datetime as dt
-import random
-import ssl
 from typing import Any
 
 import pytest
@@ -31,18 +29,6 @@ def encode(**parts: bytes) -> dict[str, str]:
     return {key.replace("_", "."): base64.b64encode(part).decode() for key, part in parts.items()}
 
 
-def test_what_is_written_is_read_again_in_a_secret_that_tools_know() -> None:
-    pair, ca = make()
-    document = build_secret(ABSENT, pair, (make()[1], ca))
-    assert document["type"] == "kubernetes.io/tls"
-    assert document["metadata"]["name"] == "certs"
-    assert set(document["data"]) == {"tls.crt", "tls.key", "ca.crt"}
-    content = parse_secret(document)
-    assert (content.is_own, content.pair, content.cas[0]) == (True, pair, ca)
-    assert len(content.cas) == 2
-    assert not content.is_due
-
-
 def _only(made: tuple[KeyPair, bytes]) -> tuple[KeyPair, tuple[bytes, ...]]:
     return made[0], (made[1],)
 
@@ -65,23 +51,6 @@ def test_what_is_not_usable_is_left_out(data: Any) -> None:
     foreign = parse_secret({"metadata": {}, "data": data})
     assert foreign.pair is None
     assert not foreign.is_own
-
-
-@pytest.mark.filterwarnings("ignore:Parsed a serial number")
-@pytest.mark.parametrize("part", ["tls.crt", "ca.crt"])
-def test_a_certificate_that_cannot_be_parsed_is_left_out_and_ends_nothing(part: str) -> None:
-    pair, ca = make("localhost")
-    secret = build_secret(ABSENT, pair, (ca,))
-    good = pair.cert if part == "tls.crt" else ca
-    whole = ssl.PEM_cert_to_DER_cert(good.decode())
-    chance = random.Random(1)
-    for number in range(50):
-        der = bytearray(whole)
-        der[chance.randrange(len(der))] = chance.randrange(256)
-        pem = good * (number % 2) + ssl.DER_cert_to_PEM_cert(bytes(der)).encode()
-        data = {**secret["data"], part: base64.b64encode(pem).decode()}
-        for metadata in (secret["metadata"], {"name": "x"}):
-            parse_secret({**secret, "metadata": metadata, "data": data})
 
 
 def test_a_certificate_that_nobody_would_trust_is_not_usable() -> None:
