@@ -27,22 +27,3 @@ async def test_a_cancellation_is_not_lost_as_one_of_them_fails_at_the_same_momen
     is_cancelled = task.cancel()
     await asyncio.wait([task])
     assert task.cancelled() is is_cancelled
-
-
-async def test_the_failure_of_one_ends_the_others_before_it_is_raised() -> None:
-    ended: list[str] = []
-
-    async def linger() -> None:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            await asyncio.sleep(0.01)
-            ended.append("linger")
-
-    async def fail() -> None:
-        await asyncio.sleep(0.01)
-        raise ValueError("boo")
-
-    with pytest.raises(ValueError, match="boo"):
-        await run_concurrently([linger(), fail()])
-    assert ended == ["linger"]

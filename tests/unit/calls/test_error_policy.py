@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -35,12 +34,6 @@ class ForgetfulError(webop.TemporaryError):
         self.number = number
 
 
-@dataclass
-class QuotaError(webop.TemporaryError):
-    delay: float
-    quota: str  # a field without a default, after one that the base class has, too
-
-
 FIRST = Attempt(0, 0.0)
 
 
@@ -59,7 +52,6 @@ def judge(exc: Exception, attempt: Attempt = FIRST, **options: Any) -> Outcome:
     [
         (webop.TemporaryError("boo"), {}, 60),
         (ForgetfulError(5), {}, 60),
-        pytest.param(QuotaError(5, "pods"), {}, 5, id="an error that is a dataclass"),
         (webop.TemporaryError("boo", delay=5), {}, 5),
         (webop.TemporaryError("boo", delay=None), {}, 0),
         (OwnTemporaryError("boo", delay=7), {}, 7),

@@ -151,15 +151,6 @@ async def test_a_request_that_may_have_been_executed_is_repeated_only_if_that_do
     assert len(server.requests) == 1 + is_repeated
 
 
-@in_virtual_time
-async def test_what_is_read_after_a_failure_is_not_said_to_be_of_an_earlier_attempt() -> None:
-    server = Recorder(500, 404)
-    async with connect(server, Networking(error_backoffs=[1])) as client:
-        with pytest.raises(APINotFoundError) as caught:
-            await client.request("GET", OBJECT)
-    assert "earlier attempt" not in str(caught.value)
-
-
 @pytest.mark.parametrize("failure", [429, 503])
 @in_virtual_time
 async def test_a_request_that_was_refused_because_of_load_is_repeated(failure: int) -> None:
@@ -217,17 +208,6 @@ async def test_a_success_resets_the_pauses_and_others_are_not_blocked() -> None:
         assert asyncio.get_running_loop().time() - begin < 2
         await client.request("GET", "/z")
         await retried
-
-
-@in_virtual_time
-async def test_the_options_are_read_live() -> None:
-    server = Recorder(503)
-    options = Networking(error_backoffs=())
-    async with connect(server, options) as client:
-        options.error_backoffs = [1, 1]
-        with pytest.raises(APIServerError):
-            await client.request("GET", "/x")
-    assert len(server.requests) == 3
 
 
 @pytest.mark.feature("CFG-32", "CFG-33")

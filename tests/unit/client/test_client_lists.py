@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import tracemalloc
 import warnings
 from typing import Any
 
@@ -74,28 +73,6 @@ async def test_pages_are_read_when_their_objects_are_wanted() -> None:
             break
     assert [url.params.get("continue") for url in library.requests] == [None, "500"]
     assert {url.params["labelSelector"] for url in library.requests} == {"app=web"}
-
-
-async def test_a_list_that_is_read_has_one_page_in_memory() -> None:
-    library = Library(6 * PAGE, size=100)
-    client = library.connect()
-
-    async def measure(*, is_awaited: bool) -> int:
-        gc.collect()
-        tracemalloc.reset_peak()
-        before, _ = tracemalloc.get_traced_memory()
-        if is_awaited:
-            await client.list(RESOURCE)
-        else:
-            async for _ in client.list(RESOURCE):
-                pass
-        return tracemalloc.get_traced_memory()[1] - before
-
-    tracemalloc.start()
-    try:
-        assert await measure(is_awaited=False) < await measure(is_awaited=True) / 2
-    finally:
-        tracemalloc.stop()
 
 
 async def test_lists_can_be_tasks() -> None:

@@ -95,7 +95,7 @@ async def test_bytes_that_are_no_text_are_replaced_not_lost() -> None:
 
 
 async def test_what_no_log_has_is_refused_before_a_request() -> None:
-    client = AsyncClient(connect(pytest.fail))
+    client = AsyncClient(connect(lambda _: pytest.fail("There was a request.")))
     with pytest.raises(TypeError, match=r"logs\(\) has no option tali"):
         client.logs("web-0", namespace="default", tali=5)  # type: ignore[call-arg]
     with pytest.raises(ValueError, match="needs a time zone"):

@@ -25,10 +25,8 @@ YEAR = 365 * 24 * HOUR
         (Lifetime(0, HOUR), HOUR - 60, HOUR),
         (Lifetime(0, HOUR), HOUR, None),
         (Lifetime(0, 100), 0, 90),
-        (Lifetime(100, 100), 0, 100),
         (Lifetime(0, YEAR, HOUR), 0, HOUR - 60),
         (Lifetime(0, YEAR, HOUR), HOUR, YEAR - 60),
-        (Lifetime(0, HOUR, YEAR), 0, HOUR - 60),
     ],
 )
 def test_the_next_credentials_are_looked_for_a_while_before_the_end(
@@ -50,7 +48,6 @@ def test_the_next_credentials_are_looked_for_a_while_before_the_end(
         (build_token({"iat": 100}), None),
         (build_token({"exp": 200}, parts=2), None),
         (build_token(["exp"]), None),
-        ("a.ÿ.c", None),
         ("opaque", None),
         (None, None),
     ],
