@@ -5,34 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from tests.kit.rows import rows
-from webop.context.field_owners import covers, take_over
+from webop.context.field_owners import take_over
 
 Json = dict[str, Any]
 OWN, FORMER = "webop.build.12345678", ".build.9999aaaa"
-
-
-@rows(
-    ("fields", "content", "expected"),
-    [
-        ({"f:a": {}}, {"a": 1}, True),
-        ({"f:a": {"f:b": {}}}, {"a": {"b": 1, "c": 2}}, False),
-        ({"f:a": {"f:b": {}, "f:c": {}}}, {"a": {"b": 1, "c": None}}, True),
-        ({"f:a": {}}, {"a": {"b": [1]}}, True),  # all of the value
-        (
-            {"f:l": {'k:{"name":"x"}': {".": {}, "f:name": {}, "f:v": {}}}},
-            {"l": [{"name": "x", "v": 1}]},
-            True,
-        ),
-        ({"f:l": {'k:{"name":"x"}': {"f:w": {}}}}, {"l": [{"name": "x", "v": 1}]}, False),
-        ({"f:l": {'k:{"port":80,"protocol":"TCP"}': {"f:port": {}}}}, {"l": [{"port": 80}]}, True),
-        ({"f:l": {'v:"a"': {}}}, {"l": ["a", "b"]}, False),
-        ({"f:l": {'v:"a"': {}, 'v:"b"': {}}}, {"l": ["a", "b"]}, True),
-    ],
-)
-def test_applied_fields_are_looked_for_among_those_of_the_manager(
-    fields: Json, content: Json, expected: bool
-) -> None:
-    assert covers(fields, content) is expected
 
 
 def build(*entries: Json, **content: Any) -> Json:
