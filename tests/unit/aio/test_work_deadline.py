@@ -32,9 +32,6 @@ class Steps:
             self()
             await asyncio.sleep(0.01)
 
-    def after(self, moment: float) -> int:
-        return sum(taken > moment for taken in self.moments)
-
 
 @pytest.fixture
 def steps() -> Steps:

@@ -99,18 +99,12 @@ FAULTS: dict[str, Fault] = {
     "error event 410": send_event(GONE),
     "error event of garbage": send_event({"type": "ERROR", "object": None}),
     "refused connection": cut_and_refuse("all", fail(httpx.ConnectError("refused")), 5),
-    "timed-out connection": cut_and_refuse("all", fail(TimeoutError()), 2),
     "503 for long": cut_and_refuse("all", answer_status(503, message="overloaded"), 20),
-    "500 on watch": cut_and_refuse("watch", answer_status(500), 3),
     "429": cut_and_refuse("all", answer_status(429, retry_after="3"), 2),
     "403 flap": cut_and_refuse("all", answer_status(403, "Forbidden", "no"), 4),
     "404": cut_and_refuse("all", answer_status(404), 2),
     "one stray 401": cut_and_refuse("watch", answer_status(401)),
     "one stray 401 on a list": cut_and_list_with(answer_status(401)),
-    "JSON that is no list": cut_and_list_with(
-        answer_json({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"})
-    ),
-    "502 for long": cut_and_refuse("all", answer_status(502, message="bad gateway"), 9),
     "not JSON, on any request": cut_and_refuse(
         "all", lambda: httpx.Response(200, content=b"<html>captive portal</html>\n"), 3
     ),

@@ -9,7 +9,7 @@ from webop.coordination.shard_map import ANNOTATION, ShardMap, Term, divide
 
 Json = dict[str, Any]
 
-A, B, C, D = (Term(f"x-member-0{n}", name, "2026-11-30T00:00:00Z") for n, name in enumerate("abcd"))
+A, B, C = (Term(f"x-member-0{n}", name, "2026-11-30T00:00:00Z") for n, name in enumerate("abc"))
 EMPTY: Json = {"metadata": {"name": "x-shards", "uid": "u", "resourceVersion": "5"}}
 
 
