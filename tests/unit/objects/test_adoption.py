@@ -196,8 +196,12 @@ class GeneratedJob(pydantic.BaseModel):
     metadata: GeneratedMeta | None = pydantic.Field(default_factory=GeneratedMeta)
 
 
+class DictJob(pydantic.BaseModel):
+    metadata: dict[str, Any] = pydantic.Field(default_factory=dict)
+
+
 @pytest.mark.feature("HIE-01")
-@pytest.mark.parametrize("model", [Job, GeneratedJob])
+@pytest.mark.parametrize("model", [Job, GeneratedJob, DictJob])
 def test_models_are_adopted_as_dicts_are(model: type[pydantic.BaseModel], handled: Body) -> None:
     jobs = [model(), model()]
     adopt(jobs)
@@ -217,3 +221,8 @@ def test_models_are_adopted_as_dicts_are(model: type[pydantic.BaseModel], handle
         assert found["name"] == "exact"
         assert "generateName" not in found
         assert found["ownerReferences"] == []
+
+
+def test_a_model_without_metadata_is_named() -> None:
+    with pytest.raises(TypeError, match="The GeneratedJob has no metadata"):
+        webop.label(GeneratedJob(metadata=None), {"a": "b"})

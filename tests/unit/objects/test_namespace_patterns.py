@@ -9,7 +9,6 @@ import pytest
 from webop.objects.namespace_patterns import (
     NamespacePattern,
     matches_pattern,
-    select_namespaces,
 )
 
 
@@ -44,11 +43,3 @@ def test_patterns_match_names(
 ) -> None:
     assert [name for name in matching if not matches_pattern(name, pattern)] == []
     assert [name for name in others if matches_pattern(name, pattern)] == []
-
-
-@pytest.mark.feature("SCP-01")
-def test_a_namespace_is_served_if_any_of_the_patterns_means_it() -> None:
-    names = ["a1", "a2", "b1", "c1"]
-    assert select_namespaces(names, ["a*", "b1"]) == {"a1", "a2", "b1"}
-    assert select_namespaces(names, []) == frozenset()
-    assert select_namespaces([], ["*"]) == frozenset()

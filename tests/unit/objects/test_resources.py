@@ -96,26 +96,6 @@ def test_selectors_that_cannot_be_meant_are_refused(args: Any, names: Any, messa
         parse_selector(*args, **names)
 
 
-@pytest.mark.feature("RES-14", "RES-15", "RES-16", "RES-17", "D-58")
-@rows(
-    ("args", "names", "rivals", "candidates"),
-    [
-        (("samples",), {}, "samples.v1.other.dev, samples.v1.twin.dev", {OTHERS, TWIN}),
-        (("pods",), {}, "", {PODS}),
-        (("absent",), {}, "", set()),
-        (("twin.dev", "samples"), {}, "", {TWIN}),
-        ((), {"category": "all"}, "", {PODS, DEPLOYMENTS, OTHERS}),
-    ],
-)
-def test_an_ambiguous_selector_can_be_told_from_one_that_matches_nothing(
-    args: Any, names: Any, rivals: str, candidates: Any
-) -> None:
-    selector = parse_selector(*args, **names)
-
-    assert selector.list_rivals(CLUSTER) == rivals
-    assert set(selector.find_candidates(CLUSTER)) == candidates
-
-
 @pytest.mark.feature("RES-17")
 @rows(
     ("args", "names", "suggestion"),

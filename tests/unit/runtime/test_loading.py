@@ -101,6 +101,8 @@ def test_a_missing_file_is_told_by_its_name(tmp_path: Path) -> None:
         load_file(Path("webop.handlers"))
     with pytest.raises(ConfigurationError, match=r"is a folder\. Name the files in it"):
         load_file(tmp_path)
+    with pytest.raises(ConfigurationError, match="a file, not a module: name it without -m"):
+        load_module("handlers.py")
 
 
 @rows("name", ["handlers.pyy", "handler.py", "handlers.p", "Handlers.py"])

@@ -9,9 +9,11 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from pyngrok import ngrok
+from pyngrok.exception import PyngrokError
 
 import webop
 from tests.kit.ngrok_standin import GOOD_TOKEN
@@ -114,6 +116,11 @@ async def test_without_an_executable_it_is_downloaded_and_the_log_says_so(
         async with serve(standin.build(binary=None), fn) as config:
             assert (await review(get_url(config))).status_code == 200
     assert f"Downloading ngrok to {path}" in caplog.text
+    path.unlink()
+    monkeypatch.setattr(ngrok, "install_ngrok", Mock(side_effect=PyngrokError("No network.")))
+    with pytest.raises(ConfigurationError, match=r"No network\. Install ngrok and set binary="):
+        async with serve(standin.build(binary=None), fn):
+            pass
 
 
 @pytest.mark.feature("ADM-63")

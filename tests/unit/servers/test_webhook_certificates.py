@@ -9,6 +9,7 @@ import socket
 import ssl
 import subprocess
 import sys
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from tests.kit.webhook_servers import (
     REVIEW,
     Recorder,
     build_context,
+    collect,
     connect,
     get_bundle,
     get_port,
@@ -360,31 +362,36 @@ async def test_a_changed_ca_of_clients_counts_and_the_removed_one_is_refused(
                 await kept.post(url, json=REVIEW)
 
 
-async def test_a_handshake_that_began_before_its_ca_was_removed_is_cut(
-    fn: Recorder, ca: KeyPair, client_pair: KeyPair, tmp_path: Path, caplog: Any
+async def test_a_ca_of_clients_that_is_removed_with_a_new_certificate_verifies_no_open_connection(
+    fn: Recorder, ca: KeyPair, client_pair: KeyPair, tmp_path: Path
 ) -> None:
-    caplog.set_level(logging.INFO, "webop")
     file = tmp_path / "clients.pem"
     file.write_bytes(ca.cert)
-    server = webop.WebhookServer(port=0, verify_cafile=file, file_check_interval=0.05)
-    async with serve(server, fn) as config:
-        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        context = trust(get_bundle(config), client=client_pair)
-        tls = context.wrap_bio(incoming, outgoing, server_hostname="localhost")
-        async with connect(get_port(config)) as (reader, writer):
-            for _ in range(2):
-                with contextlib.suppress(ssl.SSLWantReadError):
-                    tls.do_handshake()  # the second time, its certificate is ready to be sent
-                    break
-                writer.write(outgoing.read())
-                incoming.write(await reader.read(65_536))
-            file.write_bytes(build_ca("the-next-authority").cert)
-            await eventually(lambda: "CA certificates of clients are in use" in caplog.text)
-            tls.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")
-            writer.write(outgoing.read())
-            with contextlib.suppress(ConnectionError):
-                assert await reader.read() == b""
-    assert fn.calls == []
+    pair, next_pair = (build_certificate_self_signed(["localhost"]) for _ in range(2))
+    is_due, is_used = asyncio.Event(), asyncio.Event()
+
+    class Server(webop.WebhookServer):
+        async def watch_certificate(self) -> AsyncGenerator[bytes | None, None]:
+            await self.use_certificate(pair.cert, pair.key)
+            yield pair.cert
+            await is_due.wait()
+            await self.use_certificate(next_pair.cert, next_pair.key)
+            is_used.set()
+
+    # The next check of the CAs is far away.
+    server = Server(port=0, verify_cafile=file, file_check_interval=600)
+    async with (
+        collect(server, fn) as configs,
+        httpx.AsyncClient(verify=trust(pair.cert, client=client_pair), trust_env=False) as kept,
+    ):
+        url = get_url(await configs.get())
+        assert (await kept.post(url, json=REVIEW)).status_code == 200
+        file.write_bytes(build_ca("the-next-authority").cert)
+        is_due.set()
+        await is_used.wait()
+        with contextlib.suppress(httpx.TransportError):
+            assert (await kept.post(url, json=REVIEW)).status_code == 503
+    assert len(fn.calls) == 1
 
 
 async def call_openssl(cert: bytes) -> str:

@@ -27,16 +27,6 @@ def read(settings: OperatorSettings, path: str) -> Any:
     return getattr(getattr(settings, group), name)
 
 
-@pytest.mark.feature("CFG-26", "CFG-37", "CFG-38", "D-22")
-def test_default_parts_are_the_documented_ones() -> None:
-    settings = OperatorSettings()
-    assert isinstance(settings.execution.executor, ThreadPoolExecutor)
-    assert isinstance(settings.persistence.progress_storage, webop.SmartProgressStorage)
-    diffbase = settings.persistence.diffbase_storage
-    assert isinstance(diffbase, webop.AnnotationsDiffBaseStorage)
-    assert (diffbase.prefix, diffbase.key) == ("kopf.zalando.org", "last-handled-configuration")
-
-
 @pytest.mark.feature("CFG-36", "CFG-37", "CFG-38")
 @pytest.mark.parametrize("variables", [{}, {"WEBOP_PERSISTENCE__PREFIX": "old.example.com"}])
 def test_a_prefix_sets_the_finalizer_and_both_storages(variables: dict[str, str]) -> None:
@@ -107,10 +97,12 @@ def test_namespaced_is_the_opposite_of_clusterwide() -> None:
     assert settings.peering.clusterwide
 
 
-@pytest.mark.feature("CFG-27")
+@pytest.mark.feature("CFG-26", "CFG-27", "D-22")
 def test_the_number_of_threads_can_be_changed() -> None:
     settings = OperatorSettings()
     before = settings.execution.executor
+    assert isinstance(before, ThreadPoolExecutor)
+    assert before._max_workers == ThreadPoolExecutor()._max_workers
     settings.execution.max_workers = 3
     assert settings.execution.max_workers == 3
     assert settings.execution.executor is not before
@@ -146,6 +138,7 @@ def test_delays_are_numbers_or_anything_to_iterate_over(value: Any) -> None:
         ("admission", "server", "localhost:9443"),
         ("admission", "managed", "bad name!"),
         ("networking", "rights", ["secrets"]),
+        ("networking", "rights", 5),
         # False is not "no limit", nor is infinity; there is None.
         ("networking", "connect_timeout", False),
         ("admission", "replica_lifetime", float("inf")),  # no record could hold it

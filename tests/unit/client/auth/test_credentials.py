@@ -138,6 +138,11 @@ async def test_another_content_of_the_same_files_makes_other_credentials(tmp_pat
     assert await vault.get() is new
 
 
+async def test_credentials_can_name_files_that_are_not_there_yet(tmp_path: Path) -> None:
+    info = ConnectionInfo(SERVER, ca_path=tmp_path / "gone")
+    assert Vault({"x": info}).is_usable(info)
+
+
 @pytest.mark.feature("AUT-18")
 @pytest.mark.parametrize(
     ("source", "reason", "expected"),

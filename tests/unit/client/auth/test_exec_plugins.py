@@ -193,6 +193,7 @@ def test_a_plugin_that_is_not_installed_is_told_with_the_hint() -> None:
         ({"command": "x", "apiVersion": V1, "interactiveMode": "Maybe"}, "'Maybe'.*Never"),
         ({"command": "x", "apiVersion": V1, "args": "get-token"}, "args are not a list"),
         ({"command": "x", "apiVersion": V1, "env": {"A": "1"}}, "env is not a list"),
+        ({"command": "x", "apiVersion": V1, "env": [{"value": "1"}]}, "env is not a list"),
         ({"command": "x", "apiVersion": V1, "env": [{"name": "A", "value": 1}]}, "all of them str"),
         ({"command": "x", "apiVersion": V1, "installHint": ["x"]}, "installHint is not a string"),
         ({"command": "x", "apiVersion": V1, "provideClusterInfo": "false"}, "not true or false"),

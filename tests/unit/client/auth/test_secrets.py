@@ -19,6 +19,7 @@ from tests.kit.reviews import serve
 from tests.kit.waiting import eventually
 from webop import AiohttpSession, ConnectionInfo, Vault
 from webop.client.auth.exec_plugins import parse_plugin
+from webop.client.auth.kubeconfig import choose_context
 from webop.errors import LoginError
 from webop.logs.sanitizing import hide_secrets
 
@@ -107,7 +108,7 @@ async def test_a_plugin_that_hangs_is_not_shown_with_its_arguments() -> None:
     assert SECRET not in repr(plugin)
 
 
-def test_no_repr_shows_credentials() -> None:
+def test_no_repr_shows_credentials(tmp_path: Path) -> None:
     values: Any = {
         "ca_data": KEY,
         "certificate_data": KEY,
@@ -122,7 +123,9 @@ def test_no_repr_shows_credentials() -> None:
     session = AiohttpSession(**values, aiohttp_session=object())
     alone = ConnectionInfo("https://host", scheme=f"Bearer {SECRET}")
     vault = Vault({"x": info})
-    for shown in map(repr, ([info], alone, vault, vars(vault), session)):
+    path = tmp_path / "config"
+    path.write_text(json.dumps(build_kubeconfig({"token": SECRET})))
+    for shown in map(repr, ([info], alone, vault, vars(vault), session, choose_context([path]))):
         assert SECRET not in shown
     assert "ConnectionInfo(server='https://***@host:6443/path', " in repr(info)
     assert repr(session).startswith("AiohttpSession(server=")

@@ -317,6 +317,19 @@ async def test_a_server_that_does_not_shake_hands_is_given_up() -> None:
             await server.wait_for_closing()
 
 
+async def test_a_server_that_hangs_up_in_the_handshake_is_told() -> None:
+    async def script(connection: Connection) -> None:
+        await connection.reader.read(10)
+        connection.writer.write_eof()
+        await connection.reader.read()
+
+    async with playing(script) as server:
+        info = ConnectionInfo(f"https://127.0.0.1:{server.port}")
+        async with server.connect(info) as client:
+            with pytest.raises(APIConnectionError, match="the server closed the connection"):
+                await client.request("GET", "/x")
+
+
 async def test_a_name_that_cannot_be_resolved_is_told() -> None:
     for name in ("absent.invalid", "a..b"):
         async with ScriptedServer(echo).connect(ConnectionInfo(f"https://{name}")) as client:

@@ -48,32 +48,6 @@ def read_names(pem: bytes) -> tuple[str, list[str], list[str]]:
     )
 
 
-@pytest.mark.parametrize("hostname", ["localhost", "127.0.0.1", "::1"])
-def test_a_server_signed_by_an_authority_is_trusted_under_its_names(hostname: str) -> None:
-    ca = build_ca("the-authority")
-    pair = build_certificate_signed(
-        ca, common_name="server", hostnames=["localhost", "127.0.0.1", "::1"]
-    )
-    shake_hands(build_context(pair), trust(ca.cert), hostname)
-
-
-def test_a_client_is_known_by_its_name_and_its_groups() -> None:
-    ca = build_ca("the-authority")
-    server = build_context(build_certificate_signed(ca, common_name="s", hostnames=["localhost"]))
-    server.verify_mode = ssl.CERT_REQUIRED
-    server.load_verify_locations(cadata=ca.cert.decode())
-    client = build_certificate_signed(
-        ca, common_name="me", organizations=["system:masters", "devs"], client=True
-    )
-    peer = shake_hands(server, trust(ca.cert, client=client), "localhost").getpeercert()
-    assert peer is not None
-    assert peer["subject"] == (
-        (("organizationName", "system:masters"),),
-        (("organizationName", "devs"),),
-        (("commonName", "me"),),
-    )
-
-
 def test_a_server_certificate_does_not_prove_a_client() -> None:
     ca = build_ca("the-authority")
     pair = build_certificate_signed(ca, common_name="s", hostnames=["localhost"])

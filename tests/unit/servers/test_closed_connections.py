@@ -1,4 +1,4 @@
-"""A connection that was closed is freed at once, whatever has become of it.
+"""A connection that the webhook server has closed is freed at once, whatever has become of it.
 
 If reference cycles held it, the memory would grow until the garbage collector comes: by 64 KiB for
 each connection with TLS.
@@ -17,12 +17,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from tests.kit.scripted_server import answer_with, build_answer, playing
 from tests.kit.webhook_servers import REQUEST, Recorder, build_context, listen, trust
-from webop import ConnectionInfo
-from webop.client.http.connections import ConnectionPool
-from webop.client.http.transport import Request, TransportError
-from webop.controlplane.cluster_client import find_free_port
 from webop.servers.certificates.certs import build_certificate_self_signed
 
 COUNT = 3
@@ -109,29 +104,3 @@ async def serve(
     tls = build_context(PAIR) if is_secure else None
     async with listen(Recorder(), tls=tls) as listener:
         return await find_garbage(lambda: asyncio.to_thread(come, listener.port))
-
-
-@pytest.mark.parametrize("end", ["complete", "cut off", "refused", "not trusted"])
-def test_the_client_frees_a_connection(run: Any, end: str) -> None:
-    script = answer_with(build_answer()[: -1 if end == "cut off" else None])
-
-    async def main() -> set[str]:
-        async with playing(script, build_context(PAIR)) as server:
-            url = server.url
-            if end == "refused":
-                url = f"https://127.0.0.1:{find_free_port()}"
-            pool = ConnectionPool(ConnectionInfo(url, insecure=end != "not trusted"))
-
-            async def visit() -> None:
-                try:
-                    answer = await pool.send(Request("GET", "/", b"", is_repeatable=lambda: True))
-                    while await answer.receive():
-                        pass
-                except TransportError:
-                    assert end != "complete"
-                else:
-                    assert end == "complete"
-
-            return await find_garbage(visit)
-
-    assert run(main()) == set()
