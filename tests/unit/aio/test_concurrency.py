@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
+from tests.kit.rows import rows
 from webop.aio.concurrency import run_concurrently
 
 
-@pytest.mark.parametrize("steps", range(5))
+@rows("steps", range(5))
 async def test_a_cancellation_is_not_lost_as_one_of_them_fails_at_the_same_moment(
     steps: int,
 ) -> None:

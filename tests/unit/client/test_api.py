@@ -85,7 +85,7 @@ async def test_errors_of_the_client_escalate_at_once(
     assert len(server.requests) == 1
 
 
-@pytest.mark.parametrize(
+@rows(
     "error",
     [
         500,
@@ -151,7 +151,7 @@ async def test_a_request_that_may_have_been_executed_is_repeated_only_if_that_do
     assert len(server.requests) == 1 + is_repeated
 
 
-@pytest.mark.parametrize("failure", [429, 503])
+@rows("failure", [429, 503])
 @in_virtual_time
 async def test_a_request_that_was_refused_because_of_load_is_repeated(failure: int) -> None:
     refusal = answer_status(failure, **{"Retry-After": "1"})()
@@ -238,7 +238,7 @@ def forbid(*tokens: str) -> Handler:
 
 
 @pytest.mark.feature("AUT-16")
-@pytest.mark.parametrize("is_retried", [True, False])
+@rows("is_retried", [True, False])
 @in_virtual_time
 async def test_one_stray_401_is_forgiven(is_retried: bool) -> None:
     server = Recorder(401, {}, 401, {})

@@ -14,6 +14,7 @@ import pytest
 
 from tests.kit.client_options import Networking
 from tests.kit.httpx_client import connect
+from tests.kit.rows import rows
 from webop import Resource
 from webop.client.api import Client
 from webop.client.discovery import discover
@@ -118,7 +119,7 @@ async def test_all_is_known_about_all_resources_but_those_of_a_broken_group() ->
     assert found.broken == {("metrics.k8s.io", "v1beta1")}
 
 
-@pytest.mark.parametrize("freshness", ["Current", "Stale"])
+@rows("freshness", ["Current", "Stale"])
 async def test_a_kind_that_the_preferred_version_lacks_is_preferred_where_it_is(
     freshness: str,
 ) -> None:
@@ -136,7 +137,7 @@ async def test_a_kind_that_the_preferred_version_lacks_is_preferred_where_it_is(
 
 
 @pytest.mark.feature("RES-19")
-@pytest.mark.parametrize(
+@rows(
     ("groups", "resources", "paths"),
     [
         ({""}, {PODS}, {"/api"}),
@@ -163,7 +164,7 @@ async def test_a_server_that_knows_only_the_old_discovery_is_told_of() -> None:
             await discover(client)
 
 
-@pytest.mark.parametrize(("has_etags", "statuses"), [(True, [304, 304]), (False, [200, 200])])
+@rows(("has_etags", "statuses"), [(True, [304, 304]), (False, [200, 200])])
 async def test_a_cluster_that_has_not_changed_costs_no_content(
     *, has_etags: bool, statuses: list[int]
 ) -> None:

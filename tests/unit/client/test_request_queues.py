@@ -13,6 +13,7 @@ import pytest
 
 from tests.kit.client_options import Networking
 from tests.kit.httpx_client import connect
+from tests.kit.rows import rows
 from tests.kit.virtual_time import in_virtual_time
 from webop import Resource
 from webop.client.api import Client
@@ -123,7 +124,7 @@ async def test_the_time_in_the_queue_does_not_count_against_the_timeout() -> Non
             await burst.patch(ONE, 1)[0]
 
 
-@pytest.mark.parametrize("when", ["waiting", "chosen", "in flight"])
+@rows("when", ["waiting", "chosen", "in flight"])
 @in_virtual_time
 async def test_a_request_that_is_cancelled_gives_its_place_to_the_next_one(when: str) -> None:
     server = SlowServer(kind1=1.0)

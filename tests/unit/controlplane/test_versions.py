@@ -4,6 +4,7 @@ import platform
 
 import pytest
 
+from tests.kit.rows import rows
 from webop.controlplane.versions import (
     PINNED_VERSION,
     choose_for_build,
@@ -15,7 +16,7 @@ from webop.controlplane.versions import (
 from webop.errors import ConfigurationError
 
 
-@pytest.mark.parametrize(
+@rows(
     ("text", "version", "fits"),
     [
         ("1.36", "1.36.0", True),
@@ -34,7 +35,7 @@ def test_a_version_is_met_by_itself_and_a_release_line_by_each_of_its_versions(
     assert is_met_by(parse_wanted(text), version) is fits
 
 
-@pytest.mark.parametrize("text", ["", "latest", "1", "1.36.x", "1.36.3.4"])
+@rows("text", ["", "latest", "1", "1.36.x", "1.36.3.4"])
 def test_what_is_not_a_version_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(ConfigurationError, match=r"write 1\.36"):
         parse_wanted(text)
@@ -45,7 +46,7 @@ def test_the_newest_fitting_version_is_chosen_by_number_and_not_by_letters() -> 
     assert choose_newest(parse_wanted("1.36"), ["1.35.9"]) is None
 
 
-@pytest.mark.parametrize(
+@rows(
     ("text", "version"),
     [
         (None, PINNED_VERSION),

@@ -12,6 +12,7 @@ import pytest
 
 import webop
 from tests.kit.event_posting import BODY, Recorder, post
+from tests.kit.rows import rows
 from tests.kit.waiting import eventually
 from webop.errors import (
     APIConnectionError,
@@ -123,7 +124,7 @@ async def test_an_event_is_dropped_when_the_pauses_that_are_chosen_for_it_are_us
 
 
 @pytest.mark.feature("REF-74")
-@pytest.mark.parametrize("backoffs", ["5", -1, [1, "2"], True])
+@rows("backoffs", ["5", -1, [1, "2"], True])
 async def test_pauses_that_are_no_seconds_are_refused_at_once(backoffs: Any) -> None:
     with pytest.raises(ValueError, match="seconds"):
         webop.info(BODY, reason="R", backoffs=backoffs)

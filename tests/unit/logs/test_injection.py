@@ -13,6 +13,7 @@ import pytest
 
 import webop
 from tests.kit.reviews import serve
+from tests.kit.rows import rows
 from webop import LogFormat
 from webop.logs import JSONFormatter, TextFormatter, preserve
 
@@ -44,7 +45,7 @@ def raise_and_format(exc: BaseException, **values: Any) -> str:
 
 
 @pytest.mark.feature("LOG-01")
-@pytest.mark.parametrize("fmt", [LogFormat.PLAIN, LogFormat.FULL])
+@rows("fmt", [LogFormat.PLAIN, LogFormat.FULL])
 def test_a_message_is_one_line(fmt: LogFormat) -> None:
     for mark in BREAKS:
         text = format_text(fmt, msg="path %s", args=(f"/x{mark}{FORGED}",))
@@ -93,7 +94,7 @@ def parse(text: str) -> BaseException:
 
 
 @pytest.mark.feature("ERR-21")
-@pytest.mark.parametrize("build", [ValueError, OSError, SyntaxError, chain, parse])
+@rows("build", [ValueError, OSError, SyntaxError, chain, parse])
 def test_the_message_of_an_exception_cannot_pass_for_a_log_line(
     build: Callable[[str], BaseException],
 ) -> None:

@@ -17,6 +17,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 import webop
 from tests.kit.operators import build_settings
 from tests.kit.reviews import build_object, build_review, connect, serve
+from tests.kit.rows import rows
 from tests.kit.scrapes import OPENMETRICS, operate, scrape, scrape_until, wait_listening
 from webop.controlplane.cluster_client import find_free_port
 from webop.errors import ConfigurationError
@@ -54,7 +55,7 @@ async def _live(app: Any, until: asyncio.Event) -> None:
         await until.wait()
 
 
-@pytest.mark.parametrize(
+@rows(
     ("accept", "kind"),
     [
         ("", "text/plain; version=0.0.4"),
@@ -289,7 +290,7 @@ PORT = "http://localhost:8080"
 
 
 @pytest.mark.feature("PRB-02")
-@pytest.mark.parametrize(
+@rows(
     ("endpoints", "said"),
     [
         ({"liveness": "ftp://localhost/x"}, "ftp://localhost/x.*http://"),

@@ -11,6 +11,7 @@ import pykube
 import pytest
 
 import webop
+from tests.kit.rows import rows
 from webop import (
     Body,
     adjust_namespace,
@@ -70,7 +71,7 @@ def test_labels_are_those_of_the_handled_object_by_default(handled: Body, labels
 
 
 @pytest.mark.feature("HIE-05")
-@pytest.mark.parametrize("labels", [{}, {"app": "x"}])
+@rows("labels", [{}, {"app": "x"}])
 def test_a_selector_that_is_the_dict_of_the_labels_gets_them_as_well(
     labels: dict[str, str],
 ) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.kit.rows import rows
 from webop import Diff, FieldPath
 from webop.objects.diffs import diff
 from webop.objects.fields import resolve
@@ -47,7 +48,7 @@ def test_a_diff_of_a_field_is_that_of_the_manual() -> None:
 
 
 @pytest.mark.feature("EVT-13", "EVT-14", "EVT-16")
-@pytest.mark.parametrize(
+@rows(
     ("old", "new", "expected"),
     [
         (None, None, ()),
@@ -72,7 +73,7 @@ def test_mappings_are_compared_deeply_and_lists_as_a_whole(
 
 
 @pytest.mark.feature("EVT-15", "FLT-09")
-@pytest.mark.parametrize(
+@rows(
     ("old", "new", "path", "expected"),
     [
         ({"spec": {"x": 1}}, {"spec": {"x": 2}}, (), [("change", ("spec", "x"), 1, 2)]),
@@ -101,7 +102,7 @@ def nest(depth: int, leaf: Any) -> Any:
     return leaf
 
 
-@pytest.mark.parametrize(
+@rows(
     ("old", "new"),
     [
         ({f"k{i}": 1 for i in range(100_000)}, {f"k{i}": 2 for i in range(100_000)}),

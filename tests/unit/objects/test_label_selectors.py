@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from tests.kit.rows import rows
 from webop.objects.label_selectors import matches_labels, parse_label_selector
 
 LABELS = {"app": "x", "example.com/tier": "front", "empty": ""}
 
 
 @pytest.mark.feature("REF-50")
-@pytest.mark.parametrize(
+@rows(
     ("text", "expected"),
     [
         ("app=x", True),
@@ -36,8 +37,6 @@ def test_a_selector_matches(text: str, *, expected: bool) -> None:
 
 
 @pytest.mark.feature("REF-50")
-@pytest.mark.parametrize(
-    "text", ["weight>1", "app in x", "a b", "app=x,weight<5", "app=x,", "-app", "a/b/c"]
-)
+@rows("text", ["weight>1", "app in x", "a b", "app=x,weight<5", "app=x,", "-app", "a/b/c"])
 def test_another_selector_is_not_guessed(text: str) -> None:
     assert parse_label_selector(text) is None

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from tests.kit.rows import rows
 from webop.objects.namespace_patterns import (
     NamespacePattern,
     matches_pattern,
@@ -13,7 +14,7 @@ from webop.objects.namespace_patterns import (
 
 
 @pytest.mark.feature("SCP-02", "SCP-03", "SCP-04", "SCP-05", "SCP-06", "SCP-07", "SCP-08")
-@pytest.mark.parametrize(
+@rows(
     ("pattern", "matching", "others"),
     [
         ("ns", ["ns"], ["ns1", "n", "xns"]),

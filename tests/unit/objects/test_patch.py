@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.kit.rows import rows
 from webop import Body, Patch, RawBody
 from webop.objects.fields import clone
 
@@ -31,7 +32,7 @@ def test_writing_into_a_stanza_that_is_deleted_creates_it_anew() -> None:
 
 
 @pytest.mark.feature("PAT-11", "PAT-12")
-@pytest.mark.parametrize(
+@rows(
     ("patch", "ops"),
     [
         ({}, []),
@@ -69,9 +70,7 @@ def test_a_json_patch_has_operations_only_for_what_changes(patch: Any, ops: Any)
 
 
 @pytest.mark.feature("PAT-12")
-@pytest.mark.parametrize(
-    ("old", "new"), [(1, True), (0, False), (1, 1.0), ([1], [True]), ([{"a": 1}], [{"a": 1.0}])]
-)
+@rows(("old", "new"), [(1, True), (0, False), (1, 1.0), ([1], [True]), ([{"a": 1}], [{"a": 1.0}])])
 def test_values_that_only_python_takes_for_equal_are_changes(old: Any, new: Any) -> None:
     ops = Patch({"spec": {"x": new}}).as_json_patch({"spec": {"x": old}})
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import webop
+from tests.kit.rows import rows
 
 Json = dict[str, Any]
 
@@ -48,7 +49,7 @@ def get_age(condition: Json) -> float:
     return (dt.datetime.now(dt.UTC) - moment).total_seconds()
 
 
-@pytest.mark.parametrize("status", [{}, {"status": None}, {"status": {"conditions": None}}])
+@rows("status", [{}, {"status": None}, {"status": {"conditions": None}}])
 def test_a_condition_is_added_where_there_is_none(status: Json) -> None:
     changed = apply({"metadata": {}, **status}, ("Ready", None, "Starting", "Wait."))
     [condition] = changed["status"]["conditions"]
@@ -82,7 +83,7 @@ def test_what_is_as_it_should_be_is_not_written() -> None:
     assert [op["path"] for op in patch.as_json_patch()] == ["/status/conditions"]
 
 
-@pytest.mark.parametrize(
+@rows(
     ("name", "status", "reason", "message"),
     [
         ("not a type", True, "Fine", "type of a condition"),

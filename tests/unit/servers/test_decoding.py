@@ -33,7 +33,7 @@ def fill(unit: bytes) -> bytes:
     return b'{"x":[' + unit * (_SIZE // len(unit)) + b"0]}"
 
 
-@pytest.mark.parametrize(
+@rows(
     "unit",
     [
         *(b"[],", b"{},", b'{"a":{}},', b'"ab",', b"1,", b"1.5,", b"[" * 240 + b"]" * 240 + b","),
@@ -57,7 +57,7 @@ def test_a_text_that_would_take_many_times_its_size_is_refused_at_once(unit: byt
     assert peak < 3 * len(body)
 
 
-@pytest.mark.parametrize(
+@rows(
     "text",
     [
         json.dumps([{"a": "b"}] * 30_000),
@@ -79,7 +79,7 @@ def test_the_largest_of_usual_reviews_is_decoded() -> None:
     assert decode(text) == review
 
 
-@pytest.mark.parametrize("opener", ["[", '{"a":'])
+@rows("opener", ["[", '{"a":'])
 def test_the_depth_is_limited_to_what_recursive_handlers_can_walk(opener: str) -> None:
     def build(depth: int) -> bytes:
         closer = "]" if opener == "[" else "}"
@@ -130,7 +130,7 @@ def test_what_could_not_be_changed_again_is_refused(value: bytes, reason: str, o
     decode(b'{"request":{"object":null,"oldObject":{"x":%b}}}' % value)  # a deletion
 
 
-@pytest.mark.parametrize(
+@rows(
     ("old", "new"),
     [
         (b'{"status":%b,"spec":{}}', b'{"status":%b,"spec":%b}'),

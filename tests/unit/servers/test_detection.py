@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.kit.rows import rows
 from webop.servers.auto import ClusterKind, detect_by_certificate, detect_by_version
 from webop.servers.certificates.certs import (
     Certificate,
@@ -18,7 +19,7 @@ K3D, MINIKUBE, DOCKER = ClusterKind.K3D, ClusterKind.MINIKUBE, ClusterKind.DOCKE
 
 
 @pytest.mark.feature("ADM-86", "ADM-87")
-@pytest.mark.parametrize(
+@rows(
     ("names", "kind"),
     [
         (build(issuer="kubernetes", hostnames=frozenset({"kind-control-plane"})), None),
@@ -43,7 +44,7 @@ def test_clusters_are_known_by_their_certificates(
 
 
 @pytest.mark.feature("ADM-86", "ADM-87")
-@pytest.mark.parametrize(
+@rows(
     ("version", "kind"),
     [
         ({"major": "1", "minor": "36", "gitVersion": "v1.36.3+k3s1"}, K3D),

@@ -28,7 +28,7 @@ def read(settings: OperatorSettings, path: str) -> Any:
 
 
 @pytest.mark.feature("CFG-36", "CFG-37", "CFG-38")
-@pytest.mark.parametrize("variables", [{}, {"WEBOP_PERSISTENCE__PREFIX": "old.example.com"}])
+@rows("variables", [{}, {"WEBOP_PERSISTENCE__PREFIX": "old.example.com"}])
 def test_a_prefix_sets_the_finalizer_and_both_storages(variables: dict[str, str]) -> None:
     persistence = OperatorSettings.from_environment(variables).persistence
     assert persistence.prefix == variables.get("WEBOP_PERSISTENCE__PREFIX")
@@ -40,7 +40,7 @@ def test_a_prefix_sets_the_finalizer_and_both_storages(variables: dict[str, str]
     assert persistence.prefix == progress.prefix == diffbase.prefix == "shop.example.com"
 
 
-@pytest.mark.parametrize(
+@rows(
     ("name", "value"),
     [
         ("progress_storage", webop.StatusProgressStorage()),
@@ -114,7 +114,7 @@ def test_the_number_of_threads_can_be_changed() -> None:
 
 
 @pytest.mark.feature("CFG-22", "CFG-34", "CFG-53")
-@pytest.mark.parametrize("value", [[], (), 5, [1, 2.5], iter([1, 2]), itertools.count(), {1: 2}])
+@rows("value", [[], (), 5, [1, 2.5], iter([1, 2]), itertools.count(), {1: 2}])
 def test_delays_are_numbers_or_anything_to_iterate_over(value: Any) -> None:
     settings = OperatorSettings()
     settings.batching.error_delays = value

@@ -12,6 +12,7 @@ from kopf._cogs.configs.arrays import SelectorMapping as KopfMapping
 from kopf._cogs.structs.references import Resource as KopfResource
 
 import webop
+from tests.kit.rows import rows
 from webop.errors import ConfigurationError
 from webop.settings.base import SettingError
 from webop.settings.watch_selectors import SelectorMapping
@@ -52,7 +53,7 @@ def choose_marker(key: Any, marker: Any) -> Any:
 
 
 @pytest.mark.feature("REF-50")
-@pytest.mark.parametrize("key", KEYS)
+@rows("key", KEYS)
 def test_a_key_means_the_kinds_that_it_means_in_kopf(key: Any) -> None:
     ours, theirs = SelectorMapping(), KopfMapping[str]()
     ours[choose_marker(key, webop.EVERYTHING)] = "app=x"

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.kit.client_options import Networking
+from tests.kit.rows import rows
 from webop import ConnectionInfo, Vault
 from webop.client.api import Client
 from webop.errors import LoginError
@@ -35,14 +36,14 @@ async def use(info: ConnectionInfo) -> None:
 
 
 @pytest.mark.feature("AUT-24", "D-32")
-@pytest.mark.parametrize("name", ["ca", "certificate", "private_key"])
+@rows("name", ["ca", "certificate", "private_key"])
 def test_a_path_and_data_for_the_same_thing_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name}_path and {name}_data"):
         ConnectionInfo(SERVER, **{f"{name}_path": "x", f"{name}_data": "x"})  # type: ignore[arg-type]
 
 
 @pytest.mark.feature("AUT-14")
-@pytest.mark.parametrize(
+@rows(
     "expiration",
     [
         dt.datetime(2020, 1, 1),  # noqa: DTZ001 - naive on purpose
@@ -144,7 +145,7 @@ async def test_credentials_can_name_files_that_are_not_there_yet(tmp_path: Path)
 
 
 @pytest.mark.feature("AUT-18")
-@pytest.mark.parametrize(
+@rows(
     ("source", "reason", "expected"),
     [
         ({}, "", "HTTP 401. Check that"),
@@ -172,7 +173,7 @@ async def test_why_there_is_nothing_is_told(
     assert "HTTP 401" not in str(vault.build_error())
 
 
-@pytest.mark.parametrize(
+@rows(
     ("values", "message"),
     [
         ({"expiration": "2030-01-01T00:00:00Z"}, "expiration must be a datetime, got str"),
@@ -191,7 +192,7 @@ def test_values_of_wrong_types_are_told_where_they_are_given(
     assert "secret" not in str(e.value)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("info", "message"),
     [
         (ConnectionInfo("https://host", token="a\n"), "token cannot be sent: it has line breaks"),

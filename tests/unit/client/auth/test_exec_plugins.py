@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.kit.exec_plugins import V1, V1BETA1, PluginFolder, is_running
+from tests.kit.rows import rows
 from tests.kit.waiting import wait_until
 from webop import ConnectionInfo
 from webop.client.auth.exec_plugins import parse_plugin
@@ -183,7 +184,7 @@ def test_a_plugin_that_is_not_installed_is_told_with_the_hint() -> None:
         parse_plugin(described, owner=OWNER, cluster={}).fetch()
 
 
-@pytest.mark.parametrize(
+@rows(
     ("config", "expected"),
     [
         ("aws", "not a mapping"),

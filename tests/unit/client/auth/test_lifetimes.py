@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.kit.exec_plugins import build_token
+from tests.kit.rows import rows
 from webop.client.auth.expiration import (
     Lifetime,
     parse_certificate_lifetime,
@@ -15,7 +14,7 @@ HOUR = 3600.0
 YEAR = 365 * 24 * HOUR
 
 
-@pytest.mark.parametrize(
+@rows(
     ("lifetime", "now", "expected"),
     [
         (Lifetime(0, HOUR), 0, HOUR - 60),
@@ -33,7 +32,7 @@ def test_the_next_credentials_are_looked_for_a_while_before_the_end(
     assert (expiration and expiration.timestamp()) == expected
 
 
-@pytest.mark.parametrize(
+@rows(
     ("token", "expected"),
     [
         (build_token({"exp": 200, "iat": 100}), Lifetime(100, 200)),
@@ -56,7 +55,7 @@ def test_tokens_tell_their_lifetime_if_they_are_of_the_kind_that_does(
     assert parse_token_lifetime(token) == expected
 
 
-@pytest.mark.parametrize("body", [b"", b"????", b"MAA=", b"MIIB", b"BAEB" * 20, b"MAMwAQA="])
+@rows("body", [b"", b"????", b"MAA=", b"MIIB", b"BAEB" * 20, b"MAMwAQA="])
 def test_what_is_not_a_certificate_has_no_known_end(body: bytes) -> None:
     pem = b"-----BEGIN CERTIFICATE-----\n" + body + b"\n-----END CERTIFICATE-----\n"
     assert parse_certificate_lifetime(pem) is None

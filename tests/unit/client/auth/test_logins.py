@@ -35,7 +35,7 @@ def test_the_kubeconfig_is_found_by_the_environment(
     def log_in() -> str | None:
         kwargs = {"logger": logger, "memo": object()}  # as for all handlers
         info = login_with_service_account(**kwargs) or login_with_kubeconfig(**kwargs)
-        return info and info.token
+        return None if info is None else info.token
 
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("KUBECONFIG", raising=False)

@@ -16,6 +16,7 @@ import webop
 from tests.kit.exec_plugins import V1, build_kubeconfig
 from tests.kit.operators import build_settings
 from tests.kit.reviews import serve
+from tests.kit.rows import rows
 from tests.kit.waiting import eventually
 from webop import AiohttpSession, ConnectionInfo, Vault
 from webop.client.auth.exec_plugins import parse_plugin
@@ -131,7 +132,7 @@ def test_no_repr_shows_credentials(tmp_path: Path) -> None:
     assert repr(session).startswith("AiohttpSession(server=")
 
 
-@pytest.mark.parametrize(
+@rows(
     ("text", "shown"),
     [
         ("unknown key: name, no data: none", "unknown key: name, no data: none"),

@@ -13,6 +13,7 @@ import pytest
 
 import webop
 from tests.kit.certificates import Pair, issue, issue_by
+from tests.kit.rows import rows
 from tests.kit.scripted_server import Connection, ScriptedServer, answer_with, build_answer, playing
 from tests.kit.virtual_time import AdvancingLoop
 from tests.kit.waiting import eventually
@@ -88,7 +89,7 @@ async def test_a_request_says_what_http_demands() -> None:
     assert "Content-Type: application/apply-patch+yaml\r\n" in heads[2]
 
 
-@pytest.mark.parametrize("path", ["/a b", "/a\r\nX: y", "/a\nX", "/\x00"])
+@rows("path", ["/a b", "/a\r\nX: y", "/a\nX", "/\x00"])
 async def test_no_path_can_smuggle_headers_or_requests(path: str) -> None:
     async with playing(echo) as server, server.connect() as client:
         with pytest.raises(ValueError, match="quote blanks"):
@@ -169,7 +170,7 @@ async def test_what_is_no_http_is_told(answer: bytes, reason: str) -> None:
         await server.wait_for_closing()
 
 
-@pytest.mark.parametrize("head", ["HTTP/1.1 200 OK\r\nConnection: close", "HTTP/1.0 200 OK"])
+@rows("head", ["HTTP/1.1 200 OK\r\nConnection: close", "HTTP/1.0 200 OK"])
 async def test_a_connection_that_the_server_wants_to_close_is_not_used_again(head: str) -> None:
     script = answer_with(f"{head}\r\nContent-Length: 2\r\n\r\n{{}}".encode(), stays_open=True)
     async with playing(script) as server, server.connect() as client:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import copy
+import functools
 import hashlib
 import json
 import logging
@@ -38,6 +39,7 @@ def build_raw(spec: dict[str, Any], **annotations: str) -> dict[str, Any]:
     return {"apiVersion": "kopf.dev/v1", "kind": "Sample", "metadata": metadata, "spec": spec}
 
 
+@functools.cache
 def build_noise(size: int) -> str:
     """Build a text that hardly gets smaller when it is compressed."""
     return base64.b85encode(random.Random(size).randbytes(size)).decode()[:size]

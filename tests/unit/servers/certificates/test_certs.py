@@ -77,7 +77,7 @@ def test_names_of_a_self_signed_certificate_are_normalised(
 
 
 @pytest.mark.feature("ADM-81")
-@pytest.mark.parametrize("hostnames", [[], ["0.0.0.0"], [""]])
+@rows("hostnames", [[], ["0.0.0.0"], [""]])
 def test_a_self_signed_certificate_needs_a_name(hostnames: list[str]) -> None:
     with pytest.raises(ValueError, match="needs a host name"):
         build_certificate_self_signed(hostnames)

@@ -6,8 +6,7 @@ import base64
 import datetime as dt
 from typing import Any
 
-import pytest
-
+from tests.kit.rows import rows
 from webop.servers.certificates.certs import (
     KeyPair,
     build_ca,
@@ -33,7 +32,7 @@ def _only(made: tuple[KeyPair, bytes]) -> tuple[KeyPair, tuple[bytes, ...]]:
     return made[0], (made[1],)
 
 
-@pytest.mark.parametrize(
+@rows(
     "data",
     [
         None,
