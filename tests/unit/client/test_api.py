@@ -385,3 +385,10 @@ async def test_patching_a_subresource_that_does_not_exist_is_an_error() -> None:
     async with connect(server) as client:
         with pytest.raises(APINotFoundError, match="page not found"):
             await client.patch(CRON, "ns", "x", {}, "status")
+
+
+@rows("body", [{"a": object()}, {"a": {1, 2}}])
+async def test_bodies_that_json_cannot_hold_are_not_sent(body: object) -> None:
+    async with connect(lambda _: pytest.fail("There was a request.")) as client:
+        with pytest.raises(TypeError):
+            await client.request("POST", "/x", body=body)

@@ -177,23 +177,6 @@ async def test_a_cluster_that_has_not_changed_costs_no_content(
     assert second.resources == first.resources
 
 
-async def test_a_change_of_one_path_or_of_the_requested_groups_is_seen() -> None:
-    server = Server(copy.deepcopy(CLUSTER))
-    async with server.connect() as client:
-        first = await discover(client)
-        server.answers["/api"]["items"][0]["versions"][0]["resources"][0]["shortNames"] = []  # type: ignore[index]
-        second = await discover(client, None, first)
-        third = await discover(client, {"kopf.dev"}, second)
-        fourth = await discover(client, {"kopf.dev"}, third)
-    (pods,) = second.resources - third.resources
-    assert pods == PODS
-    assert not pods.shortcuts
-    assert third.resources == {KEX_V1, KEX_BETA}
-    assert fourth is third
-    assert sorted(server.statuses[2:4]) == [200, 304]
-    assert server.statuses[4:] == [200, 304]
-
-
 async def test_a_group_that_breaks_keeps_the_kinds_that_were_discovered_before() -> None:
     answers: dict[str, Any] = copy.deepcopy(CLUSTER)
     async with Server(answers).connect() as client:

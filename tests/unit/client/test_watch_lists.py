@@ -204,28 +204,6 @@ async def test_a_streaming_list_that_is_refused_for_now_is_replaced_by_pages_for
         assert get_lists(cluster) == ["stream", "pages", "stream"]
 
 
-@pytest.mark.feature("CFG-14", "CFG-17")
-@in_virtual_time
-async def test_the_timeouts_of_the_client_count_from_the_end_of_the_list() -> None:
-    cluster, feed = FaultyCluster(), Feed()
-    cluster.refuse("stream", feed.answer)
-    options = streaming(client_timeout=30, inactivity_timeout=20)
-    loop = asyncio.get_running_loop()
-    async with mirroring(cluster.connect(), options) as mirror:
-        for index in range(10):
-            await asyncio.sleep(5)
-            feed.put(build_line("ADDED", f"x{index}"))
-        feed.put(build_end(1000))
-        begin = loop.time()
-        await asyncio.sleep(15)
-        feed.put(build_line("ADDED", "y", 1001))
-        await eventually(lambda: len(cluster.requests) == 2)
-        assert 30 <= loop.time() - begin <= 31
-        assert len(mirror.objects) == 11
-        assert get_lists(cluster) == ["stream"]
-        assert mirror.status.failures == 0
-
-
 @pytest.mark.parametrize("is_kept", [False, True])
 @pytest.mark.parametrize("is_streaming", [False, True], ids=["pages", "streaming list"])
 @in_virtual_time

@@ -60,3 +60,21 @@ def test_items_that_differ_in_one_part_of_their_key_are_told_apart() -> None:
     found = take_over(build(*make({udp: PORT}, {new: PORT})), OWN, FORMER, content)
     assert found == make({udp: PORT, new: PORT})
     assert take_over(build(*make({udp: PORT, tcp: PORT})), OWN, FORMER, content) is None
+
+
+def test_lists_inside_of_items_of_lists_are_looked_at_too() -> None:
+    web, renamed = 'k:{"name":"web"}', 'k:{"name":"hacked"}'
+
+    def make(own: Json, *others: Json) -> list[Json]:
+        mine = entry(OWN, list={web: {"f:env": own, "f:name": {}}})
+        return [mine, *(entry("edit", "Update", list={web: {"f:env": one}}) for one in others)]
+
+    item: Json = {renamed: {"f:name": {}}}
+    content = {"list": [{"name": "web", "env": [{"name": "X"}]}]}
+    assert take_over(build(*make({}, item)), OWN, FORMER, content) == make(item)
+
+
+def test_items_of_others_that_apply_the_object_too_stay() -> None:
+    mine = entry(OWN, type={})
+    child = build(mine, entry("mesh", ports={NEW: PORT}))
+    assert take_over(child, OWN, FORMER, {"ports": [{"port": 80}]}) is None

@@ -340,3 +340,19 @@ async def test_indexing_is_terse(bench: Bench, caplog: pytest.LogCaptureFixture)
     await bench.index({"k": 1})
     said = ["Indexer 'idx' is invoked.", "Indexer 'idx' succeeded."]
     assert [r.getMessage() for r in caplog.records if r.levelname == "DEBUG"][-2:] == said
+
+
+@pytest.mark.feature("IDX-02")
+async def test_a_function_with_several_decorators_is_called_once_if_any_of_them_matches(
+    bench: Bench,
+) -> None:
+    bench.add(labels={"a": "1"})
+    bench.add(labels={"b": "1"})
+    for labels, calls, expected in [
+        ({"a": "1", "b": "1"}, 1, {"k": [0]}),
+        ({"b": "1"}, 2, {"k": [1]}),
+        ({"a": "1"}, 3, {"k": [2]}),
+        ({}, 3, {}),
+    ]:
+        await bench.index({"k": len(bench.calls)}, labels=labels)
+        assert (len(bench.calls), bench.show()) == (calls, expected)

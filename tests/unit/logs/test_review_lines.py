@@ -137,17 +137,6 @@ async def test_a_refusal_is_one_line_that_says_who_what_and_why(read: Read) -> N
     )
 
 
-async def test_a_handler_that_breaks_shows_its_traceback_once(read: Read) -> None:
-    configure(PLAIN)
-    refuse(ValueError("a bug"))
-    await send_review()
-    lines = read()
-    assert [line for line in lines if line.startswith("Traceback")] == [
-        "Traceback (most recent call last):"
-    ]
-    assert lines[-1].endswith(": ValueError: a bug [check]")
-
-
 async def test_what_is_allowed_is_told_only_when_debugging(read: Read) -> None:
     @webop.on.mutate("kopfexamples", id="fill")
     def fill(patch: webop.Patch, warnings: list[str], **_: Any) -> None:

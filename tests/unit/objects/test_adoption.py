@@ -206,7 +206,7 @@ class DictJob(pydantic.BaseModel):
 def test_models_are_adopted_as_dicts_are(model: type[pydantic.BaseModel], handled: Body) -> None:
     jobs = [model(), model()]
     adopt(jobs)
-    adopt(jobs[1])
+    adopt(jobs[1], Job.model_validate(OWNER))
     for job in jobs:
         found = job.model_dump(mode="json", by_alias=True, exclude_defaults=True)["metadata"]
         assert found == {
@@ -227,3 +227,9 @@ def test_models_are_adopted_as_dicts_are(model: type[pydantic.BaseModel], handle
 def test_a_model_without_metadata_is_named() -> None:
     with pytest.raises(TypeError, match="The GeneratedJob has no metadata"):
         webop.label(GeneratedJob(metadata=None), {"a": "b"})
+
+
+def test_nested_parts_of_a_model_get_the_labels() -> None:
+    job = Job(spec={"template": {}})
+    adopt(job, OWNER, nested=["spec.template", "spec.absent"])
+    assert job.spec["template"]["metadata"]["labels"] == {"somelabel": "somevalue"}

@@ -47,20 +47,6 @@ async def test_what_is_no_content_does_not_fill_the_memory(start: bytes, part: b
     assert written < 20_000_000
 
 
-async def test_a_stream_lasts_however_many_small_chunks_it_has() -> None:
-    """The sizes of the chunks are no content either, but some comes in between."""
-
-    async def script(connection: Connection) -> None:
-        await connection.read()
-        await connection.write(CHUNKED)
-        for _ in range(300):
-            await connection.write(b"2;x=" + b"x" * 300, b"\r\nx", b"\n\r\n")
-        await connection.write(b"0\r\n\r\n")
-
-    async with playing(script) as server, server.connect() as client, client.stream("/x") as lines:
-        assert sum([len(batch) async for batch in lines]) == 300
-
-
 async def test_a_proxy_cannot_write_lines_into_the_log() -> None:
     answer = b"HTTP/1.1 407 No\nERROR all is lost \x1b[31m\r\n\r\n"
     async with playing(answer_with(answer)) as proxy:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from webop import (
     ProgressRecord,
     ProgressStorage,
     SmartProgressStorage,
+    StatusDiffBaseStorage,
     StatusProgressStorage,
 )
 from webop.objects.patch import apply_merge_patch
@@ -141,6 +143,7 @@ def test_a_text_that_is_not_readable_is_nothing_and_logged_with_its_place(
 @rows("junk", ["text", None, [], {"progress": "text"}, {"progress": {"fn": 1}}])
 def test_a_status_that_is_not_readable_has_no_state(junk: Any) -> None:
     assert StatusProgressStorage().fetch(key="fn", body=Body({"status": {"kopf": junk}})) is None
+    assert StatusDiffBaseStorage(field="status").fetch(body=Body({"status": "{broken"})) is None
 
 
 @pytest.mark.feature("D-28", "CFG-67")
@@ -150,3 +153,15 @@ def test_a_prefix_is_needed_and_leaves_room_for_names() -> None:
     AnnotationsProgressStorage(prefix="x" * 189)
     with pytest.warns(UserWarning, match="can have 189 at most"):
         AnnotationsProgressStorage(prefix="x" * 190)
+
+
+@rows(
+    ("value", "text"),
+    [(2**70, f"{2**70}"), (MappingProxyType({"y": {"b", "a"}}), '{"y":["a","b"]}')],
+)
+def test_values_of_other_types_are_stored_if_json_can_hold_them(value: Any, text: str) -> None:
+    storage, patch, record = AnnotationsProgressStorage(prefix="p"), Patch(), {"subrefs": value}
+    storage.store(key="k", record=record, body=Body({}), patch=patch)  # type: ignore[arg-type]
+    assert patch.meta.annotations["p/k"] == f'{{"subrefs":{text}}}'
+    with pytest.raises(TypeError, match="object cannot be stored"):
+        storage.store(key="k", record={"subrefs": object()}, body=Body({}), patch=patch)  # type: ignore[typeddict-item]
