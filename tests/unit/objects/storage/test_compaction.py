@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.kit.merge_patches import merge
 from tests.kit.rows import rows
 from webop import (
     AnnotationsDiffBaseStorage,
@@ -24,7 +25,6 @@ from webop import (
     Patch,
     StatusDiffBaseStorage,
 )
-from webop.objects.patch import apply_merge_patch
 from webop.objects.storage.codec import ANNOTATIONS_LIMIT, RESERVE
 from webop.objects.storage.diffbase import EssenceDigest
 
@@ -48,7 +48,7 @@ def build_noise(size: int) -> str:
 def store(storage: DiffBaseStorage, raw: dict[str, Any], patch: Patch | None = None) -> Any:
     patch = Patch() if patch is None else patch
     storage.store(body=Body(raw), patch=patch, essence=storage.build(body=Body(raw)))
-    return apply_merge_patch(raw, patch)
+    return merge(raw, patch)
 
 
 def count_bytes(raw: dict[str, Any]) -> int:

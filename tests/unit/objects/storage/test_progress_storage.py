@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.kit.merge_patches import merge
 from tests.kit.rows import rows
 from webop import (
     AnnotationsProgressStorage,
@@ -20,8 +21,6 @@ from webop import (
     StatusDiffBaseStorage,
     StatusProgressStorage,
 )
-from webop.objects.patch import apply_merge_patch
-from webop.objects.storage.codec import measure_all
 
 RECORD = ProgressRecord(
     started="2020-01-01T00:00:00.000000+00:00",
@@ -61,7 +60,7 @@ def test_the_text_of_an_error_is_kept_up_to_a_limit(
     for _ in range(2):  # what was cut is stored again as it is
         patch = Patch()
         storage.store(key="fn", record=record, body=Body({}), patch=patch)
-        record = storage.fetch(key="fn", body=Body(apply_merge_patch({}, patch)))
+        record = storage.fetch(key="fn", body=Body(merge({}, patch)))
         assert record is not None
         assert len(record["message"]) == kept
         assert record["message"].endswith("ж" if size <= 1000 else "ж…")
@@ -80,7 +79,7 @@ def fill(
     for number in range(stored):
         patch = Patch()
         storage.store(key=f"stored-{number}", record=record, body=Body(raw), patch=patch)
-        raw = apply_merge_patch(raw, patch)
+        raw = merge(raw, patch)
     patch = Patch({"metadata": {"labels": {"a": "b"}}})
     for number in range(count):
         storage.store(key=f"{'f' * 60}-{number}", record=record, body=Body(raw), patch=patch)
@@ -112,11 +111,11 @@ def test_messages_are_the_shorter_the_less_room_there_is(
 
     assert raw == before
     assert shared == original["metadata"]  # it may be a part of the patch of the handlers
-    fitted = apply_merge_patch(raw, patch)
+    fitted = merge(raw, patch)
     annotations = fitted["metadata"].pop("annotations")
     assert fitted == {"metadata": {"labels": {"a": "b"}}}
     assert annotations["kopf.zalando.org/note"] == '{"message":1}'
-    total = measure_all(annotations)
+    total = sum(len(key.encode()) + len(text.encode()) for key, text in annotations.items())
     assert total <= LIMIT or others == LIMIT
     keys = [f"{'f' * 60}-{number}" for number in range(count)]
     keys += [f"stored-{number}" for number in range(stored)]
