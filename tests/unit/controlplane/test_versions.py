@@ -21,7 +21,6 @@ from webop.errors import ConfigurationError
     [
         ("1.36", "1.36.0", True),
         ("1.36", "v1.36.11", True),
-        ("v1.36", "1.36.3", True),
         ("1.36.3", "1.36.4", False),
         ("1.36", "1.35.3", False),
         ("1.36", "1.36.0-rc.1", False),

@@ -394,6 +394,33 @@ async def test_a_ca_of_clients_that_is_removed_with_a_new_certificate_verifies_n
     assert len(fn.calls) == 1
 
 
+async def test_a_handshake_that_began_before_its_ca_was_removed_is_cut(
+    fn: Recorder, ca: KeyPair, client_pair: KeyPair, tmp_path: Path, caplog: Any
+) -> None:
+    caplog.set_level(logging.INFO, "webop")
+    file = tmp_path / "clients.pem"
+    file.write_bytes(ca.cert)
+    server = webop.WebhookServer(port=0, verify_cafile=file, file_check_interval=0.05)
+    async with serve(server, fn) as config:
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        context = trust(get_bundle(config), client=client_pair)
+        tls = context.wrap_bio(incoming, outgoing, server_hostname="localhost")
+        async with connect(get_port(config)) as (reader, writer):
+            for _ in range(2):
+                with contextlib.suppress(ssl.SSLWantReadError):
+                    tls.do_handshake()  # the second time, its certificate is ready to be sent
+                    break
+                writer.write(outgoing.read())
+                incoming.write(await reader.read(65_536))
+            file.write_bytes(build_ca("the-next-authority").cert)
+            await eventually(lambda: "CA certificates of clients are in use" in caplog.text)
+            tls.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")
+            writer.write(outgoing.read())
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b""
+    assert fn.calls == []
+
+
 async def call_openssl(cert: bytes) -> str:
     process = await asyncio.create_subprocess_exec(
         *("openssl", "x509", "-hash", "-noout"),

@@ -177,11 +177,9 @@ async def test_why_there_is_nothing_is_told(
     ("values", "message"),
     [
         ({"expiration": "2030-01-01T00:00:00Z"}, "expiration must be a datetime, got str"),
-        ({"expiration": 1893456000.0}, "expiration must be a datetime, got float"),
         ({"priority": "high"}, "priority must be a number, got str"),
         ({"token": b"secret"}, "token must be a string, got bytes"),
         ({"insecure": "false"}, "insecure must be True or False"),
-        ({"insecure": 1}, "insecure must be True or False"),
     ],
 )
 def test_values_of_wrong_types_are_told_where_they_are_given(
