@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tools.soak.chaos.plan import LINK_FAULTS, PROCESS_FAULTS, SERVER_FAULTS, build_plan
+from tools.soak.chaos import LINK_FAULTS, PROCESS_FAULTS, SERVER_FAULTS, build_plan
 from tools.soak.evidence import Call, Evidence, Life, Process, find_growth, judge, read_lines
 
 

@@ -392,21 +392,3 @@ def _find_growth(medians: list[float]) -> float:
     pairs = itertools.combinations(enumerate(medians), 2)
     slope = statistics.median((later - first) / (j - i) for (i, first), (j, later) in pairs)
     return slope * (_WINDOWS - 1)
-
-
-def count_repetitions(calls: list[Call]) -> int:
-    """Return the number of calls after a final one, allowed or not."""
-    finished: set[tuple[Any, ...]] = set()
-    count = 0
-    for call in sorted(calls, key=lambda call: call.begin):
-        if call.handler in CHANGES:
-            key = (call.uid, call.handler, call.version if call.handler in UPDATE else 0)
-            count += key in finished
-            if call.is_final:
-                finished.add(key)
-    return count
-
-
-def list_leaders(calls: list[Call]) -> list[str]:
-    ordered = sorted(calls, key=lambda call: call.begin)
-    return [who for who, _ in itertools.groupby(call.who for call in ordered)]

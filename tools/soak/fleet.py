@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import httpx
-
 from tests.kit.operators import Kind
 from tests.kit.processes import Command, Workshop
 from tests.kit.waiting import eventually
@@ -100,7 +98,7 @@ class Fleet:
     Attributes:
         folder: of the handlers, the logs and the evidence.
         variables: of the environment of all replicas.
-        balancer: the Service of their webhooks, if they have any.
+        balancer: the Service of their webhooks.
         program: the arguments of ``python -m``; ``{base}`` is the URL of the readiness.
         problems: processes that have ended by themselves, or with a wrong exit code.
     """
@@ -110,9 +108,9 @@ class Fleet:
     kind: Kind
     folder: Path
     variables: dict[str, str]
-    seed: int = 1
-    balancer: Balancer | None = None
+    balancer: Balancer
     program: Sequence[str] = tuple(RUN)
+    seed: int = 1
     replicas: list[Replica] = field(default_factory=list)
     problems: list[Violation] = field(default_factory=list)
     _attending: set[asyncio.Task[None]] = field(default_factory=set)
@@ -157,8 +155,7 @@ class Fleet:
             base = f"https://127.0.0.1:{port}"
         replica = Replica(name, link, Endpoint(port, f"{base}/readyz"), options)
         self.replicas.append(replica)
-        if self.balancer is not None:
-            self.balancer.add(replica.endpoint)
+        self.balancer.add(replica.endpoint)
         await self.start(replica)
         return replica
 
@@ -219,8 +216,7 @@ class Fleet:
         try:
             await self.end(replica)
         finally:
-            if self.balancer is not None:
-                self.balancer.remove(replica.endpoint)
+            self.balancer.remove(replica.endpoint)
 
     async def wait_listed(self, replica: Replica) -> None:
         """Wait until the balancer sends connections to a replica."""
@@ -230,13 +226,6 @@ class Fleet:
             return replica.endpoint.is_listed
 
         await eventually(is_listed, lambda: f"{replica.who} listed\n{replica.output}", PATIENCE)
-
-    async def wait_ready(self, replica: Replica, http: httpx.AsyncClient) -> None:
-        async def is_ready() -> bool:
-            return (await http.get(replica.endpoint.probe)).status_code == 200
-
-        what = lambda: f"{replica.who} ready\n{replica.output}"  # noqa: E731
-        await eventually(is_ready, what, PATIENCE, ignoring=httpx.HTTPError)
 
     def read(self, who: str, ending: str) -> str:
         """Return what a process has written: its log, or its lines of evidence."""

@@ -137,17 +137,6 @@ async def follow(stopped, **kwargs):
         daemons -= 1
 """
 
-RESUMING = """
-@webop.on.startup()
-def configure(settings, **_):
-    settings.posting.enabled = False
-
-@webop.on.resume(*KIND)
-async def resumed(**kwargs):
-    with Call('resumed', **kwargs):
-        pass
-"""
-
 MEASURING = """
 import sys
 
@@ -181,4 +170,3 @@ async def check(spec, uids, warnings, **_):
 """
 
 CHAOS = HEAD + SERVING + RECORDING + STAMPING + MEASURING
-HANDOVER = HEAD + RECORDING + RESUMING

@@ -24,15 +24,13 @@ class LifeRecorder:
     Args:
         http: a client of the administrator.
         url: of the objects.
-        has_webhooks: whether objects must have passed the webhooks of the handlers.
 
     Attributes:
         lives: all objects that ever existed, by uid.
         gaps: how often states were missed: a restarted API server has no earlier events.
     """
 
-    def __init__(self, http: httpx.AsyncClient, url: str, *, has_webhooks: bool = True) -> None:
-        self._has_webhooks = has_webhooks
+    def __init__(self, http: httpx.AsyncClient, url: str) -> None:
         self.lives: dict[str, Life] = {}
         self.gaps = -1  # the first list is no gap
         self._http, self._url = http, url
@@ -102,7 +100,7 @@ class LifeRecorder:
         if event == "DELETED":
             life.gone = now
         self._note_outcomes(life, body, now)
-        if self._has_webhooks and (spec.get("bad") or spec.get("stamped") is not True):
+        if spec.get("bad") or spec.get("stamped") is not True:
             life.oddities.append(f"{life.name} was admitted: {spec}")
         progress = {key: json.loads(text) for key, text in get_progress(body).items()}
         delays = {

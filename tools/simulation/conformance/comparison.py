@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
 from dataclasses import dataclass
@@ -13,8 +14,8 @@ from webop.testing.apiserver import Request
 
 from .drawing import CUSTOM, OAKS, Drawing, build_crd
 from .hooks import PROBE, HookServer, Judge
-from .requests import CRDS, GROUP, MERGE_PATCH, Drawn
-from .sides import EventStream, Memory, RealSide, Side, SimulatedSide, build_request, reduce
+from .requests import CRDS, GROUP, MERGE_PATCH, Drawn, build_request
+from .sides import EventStream, Memory, RealSide, Side, SimulatedSide, reduce
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
@@ -37,24 +38,28 @@ class Difference:
         return f"#{self.number} {self.request}\n   real: {real}\n    sim: {simulated}"
 
 
-@dataclass
-class _OpenWatch:
-    drawn: Drawn
-    number: int
-    real: EventStream
-    simulated: EventStream
+_OpenWatch = tuple[Drawn, int, EventStream, EventStream]
+
+
+def compare(
+    cluster: LocalCluster, seed: int, count: int, *, with_hooks: bool = False
+) -> Conformance:
+    """Send so many requests to both servers, with admission webhooks maybe; return what differs.
+
+    Nothing else may write the kinds of the comparison in the cluster.
+    """
+    conformance = Conformance(cluster, seed, with_hooks=with_hooks)
+    try:
+        conformance.run(count)
+    finally:
+        conformance.close()
+    return conformance
 
 
 class Conformance:
-    """Both servers, prepared with the same kinds and namespaces.
+    """Both servers, prepared with the same kinds and namespaces."""
 
-    Args:
-        cluster: the real one; nothing else writes the kinds of the comparison in it.
-        seed: of the requests.
-        with_hooks: whether admission webhooks judge them.
-    """
-
-    def __init__(self, cluster: LocalCluster, seed: int, *, with_hooks: bool = False) -> None:
+    def __init__(self, cluster: LocalCluster, seed: int, *, with_hooks: bool) -> None:
         self.real = RealSide(cluster)
         self.simulated = SimulatedSide(seed)
         self.differences: list[Difference] = []
@@ -68,12 +73,11 @@ class Conformance:
         self._hooks: HookServer | None = None
         self._prepare()
         if with_hooks:
-            self._hooks = HookServer(self._judges[self.real])
+            self._hooks = HookServer(self._judges[self.real].judge)
             self.simulated.cluster.webhooks.admit = self._judges[self.simulated].admit
             self._add_hooks(self._hooks)
 
-    def run(self, count: int) -> list[Difference]:
-        """Send so many requests to both; return all differences."""
+    def run(self, count: int) -> None:
         for _ in range(count):
             if len(self.differences) >= _ENOUGH:
                 break  # one difference brings others
@@ -87,11 +91,9 @@ class Conformance:
                 self._send(drawn)
         while self._open:
             self._finish(self._open.pop(0))
-        return self.differences
 
     def close(self) -> None:
         """Remove what was made in the real cluster, but for the kinds."""
-        self.real.reconnect()
         self._clear()
         if self._hooks is not None:
             self._hooks.close()
@@ -171,46 +173,50 @@ class Conformance:
     def _watch(self, drawn: Drawn) -> None:
         self.watches += 1
         self._refresh(drawn)
-        real = self.real.watch(self._memories[self.real].build(drawn))
-        simulated = self.simulated.watch(self._memories[self.simulated].build(drawn))
-        if isinstance(real, tuple) or isinstance(simulated, tuple):
-            answers = [
-                self._memories[side].normalise(*answer) if isinstance(answer, tuple) else "stream"
-                for side, answer in ((self.real, real), (self.simulated, simulated))
-            ]
+        opened, answers = list[EventStream](), []
+        for side, memory in self._memories.items():
+            answer = side.watch(memory.build(drawn))
+            if isinstance(answer, tuple):
+                answers.append(memory.normalise(*answer))
+            else:
+                answers.append("stream")
+                opened.append(answer)
+        if len(opened) < 2:
             self._compare(self.requests, drawn, *answers)
-            for answer in (real, simulated):
-                if not isinstance(answer, tuple):
-                    answer.close()
+            for stream in opened:
+                stream.close()
             return
-        self._open.append(_OpenWatch(drawn, self.requests, real, simulated))
+        real, simulated = opened
+        self._open.append((drawn, self.requests, real, simulated))
         if len(self._open) > _WATCHES:
             self._finish(self._open.pop(0))
 
     def _finish(self, watch: _OpenWatch) -> None:
         """Compare what has come until now."""
-        memory = self._memories[self.simulated]
-        wanted = [memory.normalise_event(event) for event in watch.simulated.read()]
+        drawn, number, real, simulated = watch
+        wanted = self._read(self.simulated, simulated)
         deadline = time.monotonic() + _PATIENCE
-        while True:
-            found = self._read(watch)
-            if len(found) >= len(wanted) or time.monotonic() > deadline:
+        while len(found := self._read(self.real, real)) < len(wanted):
+            if time.monotonic() > deadline:
                 break
             time.sleep(0.002)
         self.events += len(found)
-        for index in range(max(len(found), len(wanted))):
-            pair = [events[index : index + 1] for events in (found, wanted)]
+        for index, pair in enumerate(itertools.zip_longest(found, wanted)):
             if _write(pair[0]) != _write(pair[1]):
-                self._compare(watch.number, f"{watch.drawn}: event {index}", *pair)
+                self._compare(number, f"{drawn}: event {index}", *pair)
                 break
-        watch.real.close()
-        watch.simulated.close()
+        real.close()
+        simulated.close()
 
-    def _read(self, watch: _OpenWatch) -> list[Any]:
-        """Return the events of the real server, without the bookmarks of its own choice."""
-        memory = self._memories[self.real]
-        events = [memory.normalise_event(event) for event in watch.real.read()]
-        return [event for event in events if event[0] != "BOOKMARK" or event[2]]
+    def _read(self, side: Side, stream: EventStream) -> list[Any]:
+        """Return the events, without the bookmarks of the real server's own choice."""
+        memory = self._memories[side]
+        events = [memory.normalise_event(event) for event in list(stream.events)]
+        return [
+            event
+            for event in events
+            if side is self.simulated or event[0] != "BOOKMARK" or event[2]
+        ]
 
     def _refresh(self, drawn: Drawn) -> None:
         """Wait until the watch cache of the real server has everything: a list does that."""

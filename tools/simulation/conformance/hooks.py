@@ -7,6 +7,7 @@ import ssl
 import tempfile
 import threading
 import zlib
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -82,9 +83,13 @@ def _build_patch(name: str, chance: int, count: int) -> Json:
 
 
 class HookServer:
-    """The webhooks of the real server: HTTPS on the loopback interface, in threads."""
+    """The webhooks of the real server: HTTPS on the loopback interface, in threads.
 
-    def __init__(self, judge: Judge) -> None:
+    Args:
+        judge: gets the path and the content of a request; returns the answer.
+    """
+
+    def __init__(self, judge: Callable[[str, Json], Json]) -> None:
         pair = build_certificate_self_signed(["127.0.0.1"])
         self.ca = pair.cert
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -101,7 +106,7 @@ class HookServer:
                 length = int(self.headers["content-length"])
                 review = orjson.loads(self.rfile.read(length))
                 name = self.path.partition("?")[0].strip("/")
-                content = orjson.dumps(judge.judge(name, review))
+                content = orjson.dumps(judge(name, review))
                 self.send_response(200)
                 self.send_header("content-type", "application/json")
                 self.send_header("content-length", str(len(content)))
