@@ -99,11 +99,11 @@ class Scene:
         handlers = plan["handlers"]
         handlers = handlers if isinstance(handlers, dict) else dict.fromkeys(handlers.split())
         made: Json = {
-            "steps": (*steps, Step(CALM, "compact")),
-            "handlers": tuple(
+            "steps": [*steps, Step(CALM, "compact")],
+            "handlers": [
                 HandlerPlan(name, name.rstrip("0123456789"), **(details or {}))
                 for name, details in handlers.items()
-            ),
+            ],
             "admission": None if plan["admission"] is None else AdmissionPlan(**plan["admission"]),
         }
         self.world = World(Plan(0, replicas=0, **{**plan, **made}), self.loop)

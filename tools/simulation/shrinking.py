@@ -77,7 +77,7 @@ def _simplify_handlers(plan: Plan) -> Iterator[Plan]:
             ):
                 if simpler != handler:
                     yield _change(
-                        plan, field, (*handlers[:number], simpler, *handlers[number + 1 :])
+                        plan, field, [*handlers[:number], simpler, *handlers[number + 1 :]]
                     )
 
 

@@ -155,7 +155,7 @@ class World:
         self.admission = Admission(self, plan.admission) if plan.admission else None
 
     @property
-    def handlers(self) -> tuple[HandlerPlan, ...]:
+    def handlers(self) -> list[HandlerPlan]:
         """The handlers of the present version of the operator."""
         return (self._is_upgraded and self.plan.upgraded) or self.plan.handlers
 

@@ -68,7 +68,8 @@ _EXCEPTION = re.compile(r"_*[A-Z]\w*(?:Error|Exit)")
 _PLACEHOLDER = re.compile(r"%(?:\.?\d*[a-z]|%)")
 _VALUE = re.compile(r"<[\w ]+>|…")
 _WORD = re.compile(r"(?<![\w/.=-])[A-Za-z][a-z']+(?![\w/=])")
-_FEWEST = 3  # words of a text where there are names and keys, too
+_BEGINNING = re.compile(r"[A-Z][a-z]+\b.*<")
+_FEWEST = 2  # words of a text where there are names and keys, too
 _OFTEN_NAMES = frozenset({_PARTS, "Exceptions"})
 _OTHER_TEXTS = frozenset({"help", "epilog", "metavar", "short_help", "description"})
 
@@ -99,7 +100,8 @@ def _visit(node: ast.AST, module: str, group: str) -> Iterator[Entry]:
         case ast.Constant(value=str()) | ast.JoinedStr():
             text = _PLACEHOLDER.sub("…", render(node)).strip(" ")
             words = len(_WORD.findall(_VALUE.sub("", text)))
-            if "\n" not in text and words >= (_FEWEST if group in _OFTEN_NAMES else 1):
+            is_sentence = words >= _FEWEST or _BEGINNING.match(text)
+            if "\n" not in text and (is_sentence or (words and group not in _OFTEN_NAMES)):
                 yield Entry(group, text, module)
             return
         case ast.Call():

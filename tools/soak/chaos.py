@@ -48,7 +48,7 @@ WAYS = ("lease", "shards", "alone")
 _LONGEST = 7 * 24 * 60  # minutes: all faults of a run are planned at its start
 _LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", namespaced=True)
 _SECRETS = Resource("", "v1", "secrets", "Secret", namespaced=True)
-_CONFIGURATION = f"/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/{_MANAGED}"
+_CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 _PROGRESS = 15.0  # seconds between two lines
 _PATIENCE = 120.0  # more seconds of calm, to distinguish late objects from stuck ones
 _REPETITIONS = 5.0  # seconds after the calm, for repetitions, and for what daemons do
