@@ -16,7 +16,7 @@ from tools.simulation.plans import (
     Plan,
     Step,
 )
-from tools.simulation.replicas import LABEL, PARTS, PLURAL
+from tools.simulation.replicas import PARTS, PLURAL
 from tools.simulation.themes import BACKGROUND_KINDS, STATE_KINDS, THEMES, Theme
 from webop.testing.simulation.network import Fault
 
@@ -49,8 +49,6 @@ def draw_plan(seed: int, theme_name: str | None = None) -> Plan:
     )
     for about, add in _ADDITIONS.items():
         add(plan, random.Random(f"{about} {seed}"), length)
-    if theme.has_selector:
-        _select(plan)
     _add_shards(plan, random.Random(f"shards {seed}"), length)
     if theme.has_webhooks and mode != "peering":
         _add_admission(plan, random.Random(f"admission {seed}"), length)
@@ -66,12 +64,6 @@ def _vary(plan: Plan, vary: Callable[[HandlerPlan], Iterable[HandlerPlan]]) -> N
 
 def _get_time(step: Step) -> float:
     return step.at
-
-
-def _select(plan: Plan) -> None:
-    """Let a selector of the watch choose the objects, instead of filters of some handlers."""
-    _vary(plan, lambda handler: [dataclasses.replace(handler, is_choosy=True)])
-    plan.settings["watching"]["label_selectors"] = {PLURAL: f"{LABEL}=yes"}
 
 
 def _draw_handlers(rng: random.Random, theme: Theme) -> list[HandlerPlan]:
@@ -141,7 +133,7 @@ def _draw_settings(rng: random.Random, theme: Theme, mode: str) -> dict[str, Any
         "execution": {"default_backoff": rng.choice((0.5, 5.0))},
         "watching": {
             "inactivity_timeout": 70.0,
-            "streaming_list": rng.random() < theme.streaming,
+            "streaming_list": rng.random() < 0.6,
             "server_timeout": rng.choice((None, 20.0)),
         },
     }
@@ -353,9 +345,7 @@ def _vary_handlers(plan: Plan, rng: random.Random, _: float) -> None:
 
     def vary(handler: HandlerPlan) -> Iterable[HandlerPlan]:
         if handler.kind in BACKGROUND_KINDS and is_varied:
-            return [
-                _vary_background(handler, random.Random(f"background {plan.seed} {handler.id}"))
-            ]
+            return [_vary_background(handler, plan.seed)]
         if handler.kind == "event":
             rng = random.Random(f"events {plan.seed} {handler.id}")
             if rng.random() <= 0.4:

@@ -179,11 +179,6 @@ class Plan:
         return any(handler.kind == "reconcile" for handler in (*self.handlers, *self.upgraded))
 
     @property
-    def has_selector(self) -> bool:
-        """Whether a selector of the watch hides objects, which seem deleted when they leave it."""
-        return bool(self.settings.get("watching", {}).get("label_selectors"))
-
-    @property
     def worker_limit(self) -> int | None:
         """How many objects are worked on at once; None for no limit."""
         limit: int | None = self.settings.get("batching", {}).get("worker_limit")

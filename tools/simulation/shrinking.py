@@ -72,8 +72,7 @@ def _simplify_handlers(plan: Plan) -> Iterator[Plan]:
                 replace(handler, subs=0),
                 replace(handler, effect=""),
                 replace(handler, is_sync=False),
-                # Objects that a selector hides are not for handlers of all objects.
-                replace(handler, is_choosy=handler.is_choosy and plan.has_selector),
+                replace(handler, is_choosy=False),
             ):
                 if simpler != handler:
                     yield _change(
