@@ -17,13 +17,12 @@ import json
 import random
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-import orjson
 from pydantic import Field, create_model
 
 import webop
@@ -39,6 +38,8 @@ from webop.objects.resources import Resource
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
 
+T = TypeVar("T")
+
 _BATCH = 250
 _PARALLEL = 4
 _SHOWN = 4
@@ -51,28 +52,50 @@ _find_index = re.compile(r"spec\.f\d+\[(\d+)\]").search
 
 
 def vary(rng: random.Random, value: Any) -> Any:
-    """Return a value whose JSON differs a little."""
-    text = json.dumps(value, ensure_ascii=False)
-    while True:
-        start, end = sorted((rng.randint(0, len(text)), rng.randint(0, len(text))))
-        one = (
-            rng.choice(_CHARACTERS) if rng.random() < 0.9 else chr(rng.randrange(0xE000, 0x110000))
-        )
-        part = text[start:end]
-        changed = rng.choice(
-            [
-                text[:start] + one + text[start:],
-                text[:start] + one + text[start + 1 :],
-                text[:start] + text[start + 1 :],
-                text[:start] + text[end:],
-                text[:start] + 2 * part + text[end:],
-                text[:start] + part.swapcase() + text[end:],
-            ]
-        )
-        try:
-            return orjson.loads(changed)
-        except ValueError:
-            continue
+    """Return a value that differs a little."""
+    if isinstance(value, str):
+        return _vary_text(rng, value)
+    if isinstance(value, dict):
+        return _vary_dict(rng, value)
+    if isinstance(value, list) and value:
+        found = [*value]
+        index = rng.randrange(len(found))
+        found[index : index + 1] = rng.choice([[], [vary(rng, found[index])], [found[index]] * 2])
+        return found
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return rng.choice(_JUNK)
+    more = (value + 1, value - 1, -value, value * 10, value / 3, float(value), str(value))
+    return rng.choice(more)
+
+
+def _vary_text(rng: random.Random, text: str) -> str:
+    start, end = sorted((rng.randint(0, len(text)), rng.randint(0, len(text))))
+    one = rng.choice(_CHARACTERS) if rng.random() < 0.9 else chr(rng.randrange(0xE000, 0x110000))
+    return rng.choice(
+        [
+            text[:start] + one + text[start:],
+            text[:start] + one + text[start + 1 :],
+            text[:start] + text[start + 1 :],
+            text[:end] + text[start:],
+            text[:start] + text[start:end].swapcase() + text[end:],
+            text[:start] + rng.choice("0159aF") + text[start + 1 :],
+        ]
+    )
+
+
+def _vary_dict(rng: random.Random, value: dict[str, Any]) -> dict[str, Any]:
+    if not value:
+        return {"a": rng.choice(_JUNK)}
+    key = rng.choice([*value])
+    rest = {name: item for name, item in value.items() if name != key}
+    return rng.choice(
+        [
+            {**rest, key: vary(rng, value[key])},
+            {**rest, _vary_text(rng, key): value[key]},
+            {**value, _vary_text(rng, key): value[key]},
+            rest,
+        ]
+    )
 
 
 def draw(rng: random.Random, subject: Subject) -> Any:
@@ -120,14 +143,15 @@ class Judges:
 
     def __init__(self, client: Client, subjects: Mapping[str, Subject]) -> None:
         self._client = client
-        self._holders: dict[str, tuple[str, Any]] = {}  # fields and classes, by the names of types
+        self._holders: dict[str, Any] = {}
         fields: dict[str, Any] = {}
-        for number, (name, subject) in enumerate(subjects.items()):
+        for number, subject in enumerate(subjects.values()):
+            field_name = f"f{number}"
             content: Any = {"value": (subject.annotation, subject.default)}
             holder: Any = create_model(f"Holder{number}", __base__=webop.Struct, **content)
-            self._holders[name] = f"f{number}", holder
-            items = Annotated[list[holder], Field(max_length=_BATCH)]
-            fields[f"f{number}"] = (items | None, None)
+            self._holders[field_name] = holder
+            fields[field_name] = (Annotated[list[holder], Field(max_length=_BATCH)] | None, None)
+        self._fields = dict(zip(subjects, fields, strict=True))
         spec: Any = create_model("Spec", __base__=webop.Struct, **fields)
         base: Any = create_model("Value", __base__=webop.Model, spec=(spec, ...))
         self._model = webop.resource(GROUP, "v1", scope="Cluster")(base)
@@ -142,25 +166,25 @@ class Judges:
         await undefine(self._client, self._resource)
 
     async def judge(self, verdict: Verdict, values: list[Any]) -> None:
-        name, holder = self._holders[verdict.name]
-        items = [{"value": value} for value in values]
-        stored = await self._store(name, items)
-        for index, item in enumerate(items):
-            own, text = _read(holder, item), json.dumps(item["value"])
+        name = self._fields[verdict.name]
+        stored = await self._store(name, [{"value": value} for value in values])
+        for index, value in enumerate(values):
+            own = _read(self._holders[name], {"value": value})
+            text = json.dumps(value, ensure_ascii=True)
             if index not in stored:
                 verdict.refused += own is None
                 verdict.only_class += [] if own is None else [text]
                 continue
-            theirs = _read(holder, stored[index])
+            theirs = _read(self._holders[name], stored[index])
             verdict.accepted += theirs is not None
             verdict.unreadable += [text] if theirs is None else []
-            is_whole = own is not None and _is_in(item, stored[index])
-            verdict.differing += [text] if is_whole and theirs not in (None, own) else []
+            is_whole = _is_in({"value": value}, stored[index])
+            if is_whole and own is not None and theirs is not None and own != theirs:
+                verdict.differing.append(text)
 
     async def _store(self, name: str, items: list[Any]) -> dict[int, Any]:
         """Return the items that the API server accepts, as it would store them."""
         left = [*range(len(items))]
-        url, params = self._resource.get_url(), {"dryRun": "All"}
         while left:
             body = {
                 "apiVersion": f"{GROUP}/v1",
@@ -168,6 +192,7 @@ class Judges:
                 "metadata": {"name": "values"},
                 "spec": {name: [items[index] for index in left]},
             }
+            url, params = self._resource.get_url(), {"dryRun": "All"}
             try:
                 answer = await self._client.request("POST", url, params=params, body=body)
             except APIUnprocessableError as exc:
@@ -200,6 +225,12 @@ def _is_in(value: Any, stored: Any) -> bool:
     return True
 
 
+def _batch(values: Iterable[T], size: int) -> Iterator[list[T]]:
+    rest = iter(values)
+    while batch := [*itertools.islice(rest, size)]:
+        yield batch
+
+
 async def compare_values(
     client: Client, subjects: Mapping[str, Subject], count: int, seed: int
 ) -> list[Verdict]:
@@ -208,20 +239,21 @@ async def compare_values(
 
     async def compare(verdict: Verdict) -> None:
         rng, subject = random.Random(f"{seed} {verdict.name}"), subjects[verdict.name]
-        for start in range(0, count, _BATCH):
-            values = [draw(rng, subject) for _ in range(min(_BATCH, count - start))]
+        for batch in _batch((draw(rng, subject) for _ in range(count)), _BATCH):
             async with slots:
-                await judges.judge(verdict, values)
+                await judges.judge(verdict, batch)
 
     verdicts = [Verdict(name) for name in subjects]
     await judges.define()
-    await asyncio.gather(*map(compare, verdicts))
+    async with asyncio.TaskGroup() as group:
+        for verdict in verdicts:
+            group.create_task(compare(verdict))
     await judges.undefine()
     return verdicts
 
 
 async def _run(chosen: argparse.Namespace, cluster: LocalCluster, folder: Path, say: Say) -> int:
-    known = {**SUBJECTS, **dict(itertools.islice(compose(chosen.seed), 20))}
+    known = {**SUBJECTS, **dict(itertools.islice(compose(chosen.seed), chosen.composed))}
     subjects = {name: subject for name, subject in known.items() if chosen.only in name}
     async with connect(cluster) as client:
         verdicts = await compare_values(client, subjects, chosen.count, chosen.seed)
@@ -234,8 +266,13 @@ async def _run(chosen: argparse.Namespace, cluster: LocalCluster, folder: Path, 
 
 def main() -> int:
     """Run the command line; return 0 if the classes can read all that is stored."""
-    parser = argparse.ArgumentParser(prog="python -m tools.values", description=__doc__)
-    parser.add_argument("--count", type=int, default=10_000, help="of each type (%(default)d)")
+    parser = argparse.ArgumentParser(prog="python -m tools.values")
+    parser.description = __doc__
+    parser.add_argument(
+        "--count", type=int, default=10_000, help="values of each type (%(default)d)"
+    )
+    text = "random types that consist of others (%(default)d)"
+    parser.add_argument("--composed", type=int, default=20, help=text)
     parser.add_argument("--seed", type=int, default=0, help="of the draws (%(default)d)")
     parser.add_argument("--only", default="", help="only types with this text in their name")
     chosen = parser.parse_args()
