@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from xml.etree import ElementTree as ET
 
 import pytest
 
-from bench.report import build_summary
 from bench.scenarios.profile import share_among_stages
 from tests.kit.processes import run_module
 
@@ -25,11 +22,6 @@ def test_unknown_scenarios_and_sides_are_refused(words: list[str]) -> None:
     done = run_module("bench", *words)
     assert done.returncode == 2
     assert f"{words[-1]}: not one of" in done.stderr
-
-
-def test_a_figure_that_one_sample_lacks_counts_as_zero_in_it() -> None:
-    summary = build_summary({"webop": [{"a": 4.0}, {"a": 2.0, "b": 6.0}]})
-    assert summary["b"]["webop"] == {"min": 0, "median": 3.0, "ratio": 1.0}
 
 
 def test_a_sample_belongs_to_the_innermost_stage_of_its_stack() -> None:
@@ -56,23 +48,3 @@ def test_a_sample_belongs_to_the_innermost_stage_of_its_stack() -> None:
         "event loop, all the rest": 5,
         "TLS, receiving": 4,
     }
-
-
-def test_the_chart_shows_each_size_of_the_document(tmp_path: Path) -> None:
-    names = ("cpu_ms_per_object", "seconds_to_idle", "rss_peak_mb", "change_to_called_max_ms")
-
-    def build_result(objects: int) -> dict[str, object]:
-        samples = {"webop": [dict.fromkeys(names, objects / 1000)]}
-        return {"objects": objects, "samples": samples, "summary": build_summary(samples)}
-
-    document = {
-        "facts": {"machine": "a <small> one", "date": "2026-11-22 06:00:00 +0000"},
-        "scenarios": {f"scale {objects}": build_result(objects) for objects in (100_000, 10_000)},
-    }
-    (tmp_path / "scale.json").write_text(json.dumps(document))
-    done = run_module("bench.chart", str(tmp_path / "scale.json"), str(tmp_path / "scale.svg"))
-    assert done.returncode == 0, done.stderr
-    texts = [element.text for element in ET.parse(tmp_path / "scale.svg").iter()]
-    assert texts.count("10 000") == texts.count("100 000") == len(names)
-    assert texts.count("● webop") == 1
-    assert "● kopf" not in texts

@@ -27,7 +27,6 @@ import orjson
 import webop
 from tools.simulation.admission_rules import AdmissionJudge, Attempt
 from tools.simulation.replicas import GROUP, NAMESPACE, PLURAL, ReplicaProcess
-from webop.admission.configurations.replica_agreement import PREFIX
 from webop.errors import ReviewError
 from webop.servers.base import WebhookClientConfig, WebhookFn
 from webop.servers.limits import get_hosting
@@ -342,23 +341,6 @@ async def _retire(process: ReplicaProcess) -> None:
 def _build_config(*cas: str) -> WebhookClientConfig:
     bundle = base64.b64encode("\n".join(cas).encode()).decode()
     return {"service": {"namespace": NAMESPACE, "name": "operator"}, "caBundle": bundle}
-
-
-def describe_configuration(text: str) -> str:
-    """Describe a change of a webhook configuration, without the ids of real processes."""
-    body = orjson.loads(text)
-    annotations = body.get("metadata", {}).get("annotations", {})
-    records = [text for key, text in annotations.items() if key.startswith(PREFIX)]
-    names = [orjson.loads(record)["identity"] for record in records if record]
-    words = [f"records of {names}"] if names else []
-    words += [f"{len(records) - len(names)} records less"] if None in records else []
-    if "webhooks" in body:
-        served = [
-            (w["name"], sorted(name for rule in w["rules"] for name in rule["resources"]))
-            for w in body["webhooks"]
-        ]
-        words.append(f"webhooks: {served}")
-    return "; ".join(words)
 
 
 def _fail(problem: str) -> Refusal:
