@@ -45,10 +45,21 @@ def test_a_seed_replays_exactly_and_its_log_stands_in_its_story() -> None:
     assert {*first} < {*second}
 
 
-def test_a_bug_that_is_put_back_is_found() -> None:
-    histories = "--theme", "policies", "--first", "100000", "--count", "10"
-    told = simulate("--mutant", "refused-patch-kept", *histories, "--jobs", "1", "--no-shrink")
-    assert "seed 100000: deletion: " in told, told
+@pytest.mark.parametrize(
+    ("mutant", "theme"),
+    [
+        ("shared-gate", "bursts"),
+        ("missed-while-down", "leases"),
+        ("late-kind", "kinds"),
+        ("unseen-after-pause", "peers"),
+        ("resumed-again", "lockouts"),
+        ("refused-patch-kept", "policies"),
+    ],
+)
+def test_a_bug_that_is_put_back_is_found_by_histories(mutant: str, theme: str) -> None:
+    chosen = "--mutant", mutant, "--theme", theme, "--first", "100000", "--count", "12"
+    done = run_module("tools.simulation", *chosen, "--jobs", "1", "--no-shrink")
+    assert done.returncode == 1, done.stdout
 
 
 @pytest.mark.parametrize("name", MUTANTS)
@@ -93,7 +104,7 @@ def test_a_history_found_by_a_mutant_is_shortened_and_kept_when_the_user_interru
     [
         (["--theme", "nosuch"], "invalid choice: 'nosuch' (choose from"),
         (["--jobs", "0"], "--jobs: must be a whole number above 0, got '0'"),
-        (["--plan", "tests/simulation/stories.yaml"], "Cannot read a history from tests/"),
+        (["--plan", "tests/simulation"], "Cannot read a history from tests/simulation: "),
         (["--plan", ".github/versions.json"], "it is no history, or another version has written"),
     ],
 )

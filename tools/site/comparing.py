@@ -1,12 +1,8 @@
-"""Compare what the snippets of the documentation register under webop and under its peer.
-
-``WEBOP_PEER_PYTHON`` names the interpreter that has kopf, if it is not this one.
-"""
+"""Compare what the snippets of the documentation register under webop and under its peer."""
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -32,12 +28,9 @@ class Difference:
 
 def register(snippets: Mapping[str, str], framework: str) -> Report:
     """Run the snippets under "webop" or "kopf" in one process, and return what they registered."""
-    python = sys.executable
-    if framework == "kopf":
-        python = os.environ.get("WEBOP_PEER_PYTHON") or sys.executable
     script = Path(__file__).with_name("registering.py")
     done = subprocess.run(
-        [python, str(script), framework],
+        [sys.executable, str(script), framework],
         input=json.dumps(dict(snippets)),
         capture_output=True,
         text=True,
