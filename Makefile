@@ -13,7 +13,7 @@ export WEBOP_KUBERNETES := $(KUBERNETES)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test journeys test-unit lowest coverage parity reference manifests lint format bench wild rollout conversions simulate values chaos fuzz docs clean
+.PHONY: help demo test journeys test-unit lowest coverage parity reference manifests lint format bench wild rollout simulate values chaos fuzz docs clean
 
 help: ## List the targets.
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -78,11 +78,8 @@ bench: $(VENV)/.installed ## Compare CPU, memory and latency with Kopf and a Go 
 wild: $(VENV)/.installed ## Run public Kopf operators under Kopf and webop, and compare the objects.
 	@$(BIN)/python -m bench.wild $(ARGS)
 
-rollout: $(VENV)/.installed ## Replace replicas and rotate certificates under load; count failures.
-	@$(BIN)/python -m tools.soak.rollout $(ARGS)
-
-conversions: $(VENV)/.installed ## Convert objects while replicas are replaced; count failures.
-	@$(BIN)/python -m tools.soak.rollout --ways converting $(ARGS)
+rollout: $(VENV)/.installed ## Replace replicas and rotate certificates under load; no request may fail.
+	@$(BIN)/python -m tools.soak.chaos --plan rollouts $(ARGS)
 
 simulate: $(VENV)/.installed ## Simulate random histories for a minute; SEED=N replays one.
 	@$(BIN)/python -m tools.simulation $(if $(SEED),--seed $(SEED)) $(ARGS)

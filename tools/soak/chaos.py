@@ -2,12 +2,16 @@
 
 Replicas handle objects that users change all the time. Faults hit their connections, their
 processes and the control plane. After a calm, the rules of :mod:`tools.soak.evidence` are checked.
+
+``--plan rollouts`` replaces all replicas and rotates the CA of their webhooks again and again
+instead: then no request of users may fail.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import random
 import signal
@@ -29,7 +33,7 @@ from tools.soak.evidence import (
     Violation,
     find_idle_daemons,
     judge,
-    measure_growth,
+    measure,
     read_lines,
 )
 from tools.soak.fleet import Fleet, Replica
@@ -45,12 +49,14 @@ KIND = Kind("chaos.webop.dev", "crates", "Crate")
 NAME = "chaos"  # of the operator, for --lease and --shards
 DURATION, DEADLINE, PERIOD = 8, 5, 1  # of the Lease, in seconds
 WAYS = ("lease", "shards", "alone")
+ROLLOUT = "rollout"
 _LONGEST = 7 * 24 * 60  # minutes: all faults of a run are planned at its start
 _LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", namespaced=True)
 _SECRETS = Resource("", "v1", "secrets", "Secret", namespaced=True)
 _CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 _PROGRESS = 15.0  # seconds between two lines
 _PATIENCE = 120.0  # more seconds of calm, to distinguish late objects from stuck ones
+_ROLLOUT = 60.0  # seconds for a rollout, or for a rotation
 _REPETITIONS = 5.0  # seconds after the calm, for repetitions, and for what daemons do
 
 Table = dict[str, tuple[int, tuple[float, float]]]
@@ -150,6 +156,15 @@ def build_plan(seed: int, seconds: float, replicas: int) -> list[Fault]:
     return sorted(faults, key=lambda fault: fault.at)
 
 
+def build_rollouts(seconds: float) -> list[Fault]:
+    """Return rollouts and rotations of the CA, one after another."""
+    kinds = itertools.cycle((ROLLOUT, "certificates deleted"))
+    times = itertools.count(_ROLLOUT / 2, _ROLLOUT)
+    return [
+        Fault(at, next(kinds), 0, 0.0) for at in itertools.takewhile(lambda at: at < seconds, times)
+    ]
+
+
 @dataclass
 class Run:
     """The parts of a run.
@@ -218,7 +233,11 @@ class Run:
         self.counts[fault.kind] += 1
         text = f"{fault} ({replica.name})"
         self.told.append((read_clock(), text))
-        if fault.kind in LINK_FAULTS:
+        if fault.kind == ROLLOUT:
+            for old in [one for one in self.fleet.replicas if one.is_up]:
+                await self.fleet.wait_listed(await self.fleet.add(*old.options))
+                await self.fleet.remove(old)
+        elif fault.kind in LINK_FAULTS:
             await _disturb(replica.link, fault)
         elif fault.kind in _ENDS:
             await self.fleet.end(replica, signal.Signals[fault.kind])
@@ -305,7 +324,7 @@ class Run:
         resource = (KIND.group, "v1", KIND.plural)
         review = build_review(build_object({"counts": True}), resource=resource, kind=KIND.kind)
         async with httpx.AsyncClient(verify=False, trust_env=False, timeout=10) as http:
-            for replica in self.fleet.replicas:
+            for replica in filter(lambda replica: replica.is_up, self.fleet.replicas):
                 url = f"https://127.0.0.1:{replica.endpoint.port}/check"
                 warnings = (await http.post(url, json=review)).json()["response"].get("warnings")
                 if warnings != [str(count)]:
@@ -321,6 +340,9 @@ class Run:
             process.terms = [at for at, _ in begins]
             calls += read_lines(process, self.fleet.read(who, "lines").splitlines())
         evidence = Evidence(calls, lives, processes, has_lease=self.way == "lease")
+        if not self.counts.keys() - {ROLLOUT, "certificates deleted"}:
+            for failure in self.users.list_failures():
+                self.complain("a request of a user has failed", failure)
         violations = [
             *self.problems,
             *self.fleet.problems,
@@ -340,8 +362,8 @@ class Run:
             "gaps in the watch": self.recorder.gaps,
         }
         for process in processes.values():
-            for name, trend in measure_growth(process).items():
-                figures[f"{name} of {process.who}"] = trend
+            for name, medians in measure(process).items():
+                figures[f"{name} of {process.who}"] = f"{medians[0]:g} -> {medians[-1]:g}"
         for name, value in figures.items():
             shown = value
             if isinstance(value, Counter):
@@ -393,8 +415,12 @@ async def set_up(
             yield Run(way, fleet, http, users, LifeRecorder(http, url))
 
 
-async def _run(times: Times, way: str, cluster: LocalCluster, folder: Path, say: Say) -> int:
-    plan = build_plan(times.seed, times.minutes * 60, 1 if way == "alone" else times.replicas)
+async def _run(
+    times: Times, way: str, kind: str, cluster: LocalCluster, folder: Path, say: Say
+) -> int:
+    plan = build_rollouts(times.minutes * 60)
+    if kind == "faults":
+        plan = build_plan(times.seed, times.minutes * 60, 1 if way == "alone" else times.replicas)
     async with set_up(cluster, folder, times, way) as run:
         say(f"Replicas ready on Kubernetes {cluster.version}. {len(plan)} faults are planned.")
         await run.play(times, plan, say)
@@ -406,10 +432,12 @@ def main() -> int:
     parser = build_parser("chaos", __doc__, Times)
     text = "how the replicas agree who acts (%(default)s); alone: there is only one"
     parser.add_argument("--way", choices=WAYS, default="lease", help=text)
+    text = "random faults, or only rollouts and rotations of the CA (%(default)s)"
+    parser.add_argument("--plan", choices=("faults", "rollouts"), default="faults", help=text)
     times, keep, more = take_options(parser, Times)
     if times.minutes > _LONGEST:
         parser.error(f"--minutes must be at most {_LONGEST} (a week)")
-    return prove("chaos", times, partial(_run, times, more.way), keep)
+    return prove("chaos", times, partial(_run, times, more.way, more.plan), keep)
 
 
 if __name__ == "__main__":

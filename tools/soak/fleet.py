@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import random
 import signal
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -99,7 +99,6 @@ class Fleet:
         folder: of the handlers, the logs and the evidence.
         variables: of the environment of all replicas.
         balancer: the Service of their webhooks.
-        program: the arguments of ``python -m``; ``{base}`` is the URL of the readiness.
         problems: processes that have ended by themselves, or with a wrong exit code.
     """
 
@@ -109,7 +108,6 @@ class Fleet:
     folder: Path
     variables: dict[str, str]
     balancer: Balancer
-    program: Sequence[str] = tuple(RUN)
     seed: int = 1
     replicas: list[Replica] = field(default_factory=list)
     problems: list[Violation] = field(default_factory=list)
@@ -119,7 +117,7 @@ class Fleet:
     @contextlib.asynccontextmanager
     async def run(self, handlers: str) -> AsyncIterator[None]:
         """Let replicas be added during a block, and kill them at its end."""
-        self.release(handlers)
+        (self.folder / "handlers.py").write_text(handlers)
         async with self._stack:
             try:
                 yield
@@ -129,19 +127,10 @@ class Fleet:
                     if replica.command is not None:
                         await replica.command.kill()
 
-    def release(self, handlers: str) -> None:
-        """Set the handlers of processes that start from now on."""
-        (self.folder / "handlers.py").write_text(handlers)
-
     @property
     def processes(self) -> dict[str, Process]:
         """All processes that have ever run."""
         return {process.who: process for one in self.replicas for process in one.processes}
-
-    @property
-    def is_uvicorn(self) -> bool:
-        """Whether it is uvicorn: it ends by the signal that it received."""
-        return self.program[0] == "uvicorn"
 
     async def add(self, *options: str) -> Replica:
         """Start one more replica."""
@@ -151,8 +140,6 @@ class Fleet:
         await self._stack.enter_async_context(link.listen())
         port = find_free_port()
         base = f"http://127.0.0.1:{find_free_port()}"
-        if self.is_uvicorn:
-            base = f"https://127.0.0.1:{port}"
         replica = Replica(name, link, Endpoint(port, f"{base}/readyz"), options)
         self.replicas.append(replica)
         self.balancer.add(replica.endpoint)
@@ -172,7 +159,7 @@ class Fleet:
             "port": replica.endpoint.port,
             "base": replica.endpoint.probe.removesuffix("/readyz"),
         }
-        program = tuple(each.format(**words) for each in (*self.program, *replica.options))
+        program = tuple(each.format(**words) for each in (*RUN, *replica.options))
         variables = {
             "NAMESPACE": self.namespace,
             "GROUP": self.kind.group,
@@ -204,8 +191,7 @@ class Fleet:
         """End the process of a replica by a signal, and wait for it."""
         assert replica.command is not None
         command = replica.command
-        is_signalled = self.is_uvicorn or number == signal.SIGKILL
-        replica.expected = -number if is_signalled else 0
+        replica.expected = -number if number == signal.SIGKILL else 0
         replica.generation += number == signal.SIGTERM
         command.process.send_signal(number)
         async with asyncio.timeout(PATIENCE):

@@ -26,26 +26,10 @@ def serve(settings, **_):
     settings.admission.managed = os.environ['MANAGED']
 """
 
-# Certificates from files, and webhook configurations of an administrator.
-SERVING_FILES = """
-@webop.on.startup()
-def serve(settings, **_):
-    settings.admission.server = webop.WebhookServer(
-        addr='127.0.0.1', port=int(os.environ['PORT']), certfile='cert.pem', pkeyfile='key.pem'
-    )
-"""
-
 STAMPING = """
 @webop.on.mutate(*KIND, operations=['CREATE'])
 async def stamp(patch, **_):
     patch.spec['stamped'] = True
-"""
-
-CHECKING = """
-@webop.on.validate(*KIND)
-async def check(spec, **_):
-    if spec.get('bad'):
-        raise webop.AdmissionError('This is bad.', code=400)
 """
 
 RECORDING = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import secrets
 import time
 from collections import Counter
@@ -17,6 +18,7 @@ _PAUSE = 0.3  # seconds between attempts to create an object whose predecessor i
 _ATTEMPTS = 40
 _LABELLED = 0.1  # the share of objects with a timer, and of those with a daemon
 _BAD = 0.2  # the share of creations that the webhook must deny first
+_FAILED = re.compile(r"^failed: |: 5\d\d$")
 _AT_ONCE = 100  # actions in flight, if there are no responses
 
 
@@ -120,6 +122,10 @@ class Users:
             "delay": self._chance.choice([0.5, 1, 3]),
             "doomed": self._chance.random() < 0.03,
         }
+
+    def list_failures(self) -> list[str]:
+        """Return what has failed although the API server was there."""
+        return [f"{count} {what}" for what, count in self.counts.items() if _FAILED.search(what)]
 
     def _take(self, what: str, answer: httpx.Response) -> None:
         if answer.is_success:
