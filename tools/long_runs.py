@@ -1,11 +1,8 @@
-"""Long runs: options, an API server of their own, and progress on the standard output."""
+"""Long runs: an API server of their own, and progress on the standard output."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import dataclasses
-import math
 import shutil
 import sys
 import tempfile
@@ -13,55 +10,13 @@ import time
 from collections.abc import Callable, Coroutine
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from webop.testing import LocalCluster
 
-T = TypeVar("T")
 Say = Callable[[str], object]
 
 _ROOT = Path(__file__).parents[1]
-
-
-def option(default: float, text: str) -> Any:
-    """Declare an option of a run in a dataclass: a number above 0."""
-    return dataclasses.field(default=default, metadata={"help": text})
-
-
-def build_parser(name: str, description: str | None, options: type) -> argparse.ArgumentParser:
-    """Return a parser of the options that a dataclass declares, and of ``--keep FOLDER``."""
-    parser = argparse.ArgumentParser(prog=f"python -m tools.soak.{name}", description=description)
-    for field in dataclasses.fields(options):
-        parser.add_argument(
-            f"--{field.name.replace('_', '-')}",
-            type=type(field.default),
-            default=field.default,
-            help=f"{field.metadata['help']} (%(default)g)",
-        )
-    text = "write logs and evidence to a new folder"
-    parser.add_argument("--keep", type=Path, metavar="FOLDER", help=text)
-    return parser
-
-
-def take_options(
-    parser: argparse.ArgumentParser, options: type[T]
-) -> tuple[T, Path | None, argparse.Namespace]:
-    """Read the command line, or end with an error; create the folder of ``--keep``.
-
-    Return the options that the dataclass declares, the folder, and the other options.
-    """
-    chosen = parser.parse_args()
-    fields: Any = options
-    values = {field.name: getattr(chosen, field.name) for field in dataclasses.fields(fields)}
-    for name, value in values.items():
-        if not 0 < value < math.inf:  # nor nan
-            parser.error(f"--{name.replace('_', '-')} must be above 0")
-    if chosen.keep is not None:
-        try:
-            chosen.keep.mkdir(parents=True)
-        except OSError as exc:
-            parser.error(f"--keep must be a new folder, got {chosen.keep}: {exc.strerror}")
-    return options(**values), chosen.keep, chosen
 
 
 def read_clock() -> float:

@@ -9,6 +9,7 @@ instead: then no request of users may fail.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import itertools
@@ -26,7 +27,7 @@ import httpx
 
 from tests.kit.operators import Kind, connect
 from tests.kit.reviews import build_object, build_review
-from tools.long_runs import Say, build_parser, option, prove, read_clock, take_options
+from tools.long_runs import Say, prove, read_clock
 from tools.soak.balancer import open_service
 from tools.soak.evidence import (
     Evidence,
@@ -50,10 +51,10 @@ NAME = "chaos"  # of the operator, for --lease and --shards
 DURATION, DEADLINE, PERIOD = 8, 5, 1  # of the Lease, in seconds
 WAYS = ("lease", "shards", "alone")
 ROLLOUT = "rollout"
-_LONGEST = 7 * 24 * 60  # minutes: all faults of a run are planned at its start
+_LARGEST = 100_000  # of all numbers: all faults of a run are planned at its start
 _LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", namespaced=True)
 _SECRETS = Resource("", "v1", "secrets", "Secret", namespaced=True)
-_CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
+_CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/{}webhookconfigurations/{}"
 _PROGRESS = 15.0  # seconds between two lines
 _PATIENCE = 120.0  # more seconds of calm, to distinguish late objects from stuck ones
 _ROLLOUT = 60.0  # seconds for a rollout, or for a rotation
@@ -105,12 +106,12 @@ _TARGETS: dict[str, tuple[Table, float]] = {
 
 @dataclass(frozen=True)
 class Times:
-    minutes: float = option(30.0, "minutes of faults")
-    objects: int = option(2000, "objects at once")
-    rate: float = option(12.0, "actions of users a second")
-    replicas: int = option(3, "replicas")
-    seed: int = option(1, "seed of the faults")
-    calm: float = option(60.0, "seconds in which all objects must settle")
+    minutes: float = 30.0
+    objects: int = 2000
+    rate: float = 12.0  # actions of users a second
+    replicas: int = 3
+    seed: int = 1
+    calm: float = 60.0  # seconds in which all objects must settle
 
 
 @dataclass(frozen=True)
@@ -309,7 +310,7 @@ class Run:
 
     async def _check_webhooks(self) -> None:
         """Check that the webhook configuration always exists: replicas never remove it."""
-        path = f"{_CONFIGURATIONS}/{self.fleet.variables['MANAGED']}"
+        path = _CONFIGURATIONS.format("validating", self.fleet.variables["MANAGED"])
         while True:
             with contextlib.suppress(httpx.HTTPError):
                 answer = await self.http.get(path)
@@ -413,6 +414,9 @@ async def set_up(
             for replica in fleet.replicas:
                 await fleet.wait_listed(replica)
             yield Run(way, fleet, http, users, LifeRecorder(http, url))
+        for kind in ("validating", "mutating"):  # the last replicas were killed
+            with contextlib.suppress(httpx.HTTPError):
+                await http.delete(_CONFIGURATIONS.format(kind, variables["MANAGED"]))
 
 
 async def _run(
@@ -429,15 +433,28 @@ async def _run(
 
 def main() -> int:
     """Run the command line; return 0 if no rule was violated."""
-    parser = build_parser("chaos", __doc__, Times)
-    text = "how the replicas agree who acts (%(default)s); alone: there is only one"
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.soak.chaos",
+        description=__doc__,
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    for name, default in vars(Times()).items():
+        parser.add_argument(f"--{name}", type=type(default), default=default, help="a number")
+    text = "how the replicas agree who acts; alone: there is only one"
     parser.add_argument("--way", choices=WAYS, default="lease", help=text)
-    text = "random faults, or only rollouts and rotations of the CA (%(default)s)"
+    text = "random faults, or only rollouts and rotations of the CA"
     parser.add_argument("--plan", choices=("faults", "rollouts"), default="faults", help=text)
-    times, keep, more = take_options(parser, Times)
-    if times.minutes > _LONGEST:
-        parser.error(f"--minutes must be at most {_LONGEST} (a week)")
-    return prove("chaos", times, partial(_run, times, more.way, more.plan), keep)
+    text = "write logs and evidence to a new folder"
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help=text)
+    chosen = parser.parse_args()
+    times = Times(**{name: getattr(chosen, name) for name in vars(Times())})
+    for name, value in vars(times).items():
+        if not 0 < value < _LARGEST:  # nor nan
+            parser.error(f"--{name} must be above 0, and below {_LARGEST}")
+    if chosen.keep is not None and chosen.keep.exists():
+        parser.error(f"--keep must be a new folder, got {chosen.keep}")
+    run = partial(_run, times, chosen.way, chosen.plan)
+    return prove("chaos", times, run, chosen.keep)
 
 
 if __name__ == "__main__":
