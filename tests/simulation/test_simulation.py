@@ -46,18 +46,14 @@ def test_a_seed_replays_exactly_and_its_log_stands_in_its_story() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mutant", "theme"),
+    "name",
     [
-        ("shared-gate", "bursts"),
-        ("missed-while-down", "leases"),
-        ("late-kind", "kinds"),
-        ("unseen-after-pause", "peers"),
-        ("resumed-again", "lockouts"),
-        ("refused-patch-kept", "policies"),
+        *("shared-gate", "missed-while-down", "late-kind", "unseen-after-pause", "resumed-again"),
+        "refused-patch-kept",
     ],
 )
-def test_a_bug_that_is_put_back_is_found_by_histories(mutant: str, theme: str) -> None:
-    chosen = "--mutant", mutant, "--theme", theme, "--first", "100000", "--count", "12"
+def test_a_bug_that_is_put_back_is_found_by_histories(name: str) -> None:
+    chosen = "--mutant", name, "--theme", MUTANTS[name].theme, "--first", "100000", "--count", "12"
     done = run_module("tools.simulation", *chosen, "--jobs", "1", "--no-shrink")
     assert done.returncode == 1, done.stdout
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from tools.soak.chaos import LINK_FAULTS, PROCESS_FAULTS, SERVER_FAULTS, build_plan
-from tools.soak.evidence import Call, Evidence, Life, Process, find_growth, judge, read_lines
+from tools.soak.evidence import Call, Evidence, Life, Process, find_growth, judge
 
 
 def call(
@@ -86,23 +84,6 @@ def test_each_kind_of_violation_is_found(
     assert find(GOOD, LIFE) == []
 
 
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        (call("updated", 1, last=5.0), call("tick", 4, who="b")),
-        (is_interrupted("follow", 1, last=9.0), call("follow", 4, who="b")),
-    ],
-)
-def test_without_a_leader_two_replicas_must_not_act_on_one_object(
-    first: Call, second: Call
-) -> None:
-    def find(*calls: Call) -> set[str]:
-        return {one.rule for one in judge(Evidence([*calls], {}, {}, has_lease=False))}
-
-    assert "two replicas act at once" in find(first, second)
-    assert find(first, replace(second, uid="v")) == set()
-
-
 STEADY = {"rss": 90e6, "blocks": 5e5, "descriptors": 100.0, "tasks": 120.0, "daemons": 9.0}
 COUNT = 300  # samples, one every five seconds
 
@@ -128,26 +109,3 @@ def test_resident_memory_that_stays_after_a_peak_is_no_growth_unless_it_goes_on(
     assert not list(find_growth(live(lambda share: 1 + 0.2 * (share > 0.5), "rss")))
     (found,) = find_growth(live(lambda share: 1 + 0.06 * share + 0.1 * (share > 0.5), "rss"))
     assert found.text.startswith("rss of a: ")
-
-
-def test_lines_become_calls_and_a_step_that_was_stopped_ends_when_it_was() -> None:
-    begin = {"call": 0, "handler": "created", "uid": "u", "version": 1, "retry": 0, "rv": 5}
-    lines = [
-        json.dumps(["begin", 1.0, {**begin, "wall": 1001.0}]),
-        json.dumps(["step", 9.0, {"call": 0}]),
-        json.dumps(["sample", 9.1, {"tasks": 1}]),
-        json.dumps(["end", 9.2, {"call": 0, "outcome": "cancelled", "delay": 0}]),
-    ]
-    process = Process("a", terms=[0.5], pauses=[(2.0, 8.0)])
-    (read,) = read_lines(process, lines)
-    assert (read.begin, read.last, read.end, read.outcome) == (1.0, 2.0, 2.0, "cancelled")
-    assert (read.actor, process.samples) == (("a", 1), [(9.1, {"tasks": 1})])
-
-
-def test_a_seed_fixes_the_plan_and_half_of_it_is_for_the_leader() -> None:
-    plan = build_plan(7, 1800, 3)
-    assert plan == build_plan(7, 1800, 3) != build_plan(8, 1800, 3)
-    targets = [fault.target for fault in plan if fault.kind not in SERVER_FAULTS]
-    assert set(targets) == {None, 0, 1, 2}
-    assert targets.count(None) == pytest.approx(len(targets) / 2, rel=0.25)
-    assert {fault.kind for fault in plan} == {*LINK_FAULTS, *PROCESS_FAULTS, *SERVER_FAULTS}

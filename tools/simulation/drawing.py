@@ -16,7 +16,7 @@ from tools.simulation.plans import (
     Plan,
     Step,
 )
-from tools.simulation.replicas import PARTS, PLURAL
+from tools.simulation.replicas import PARTS
 from tools.simulation.themes import BACKGROUND_KINDS, STATE_KINDS, THEMES, Theme
 from webop.testing.simulation.network import Fault
 
@@ -149,7 +149,6 @@ def _add_admission(plan: Plan, rng: random.Random, length: float) -> None:
         steps = [step for step in steps if step.kind not in _FAULTS]
     for _ in range(rng.choice((0, 0, 1, 2))):
         steps.append(Step(rng.uniform(0, length), "stop", rng.randrange(plan.replicas), 1.0))
-    steps += [Step(rng.uniform(0, length), "rotate") for _ in range(rng.choice((0, 0, 1, 2)))]
     if rng.random() < 0.6:
         steps.append(Step(rng.uniform(0, length), "rollout", None, 60.0))
     plan.steps = steps
@@ -251,9 +250,6 @@ def _add_shards(plan: Plan, rng: random.Random, length: float) -> None:
         steps += draw_move(rng, rng.uniform(0, length + 10.0), rng.randrange(replicas))
     if rng.random() < 0.4:
         steps.append(Step(rng.uniform(0, length), "crowd", rng.choice((10, 25))))
-    if rng.random() < 0.25:
-        shared = rng.choice(({"shard_by": "namespace"}, {"unsharded": [PLURAL]}))
-        plan.settings["leadership"] = shared
     if rng.random() < 0.5:
         _vary(plan, lambda each: [dataclasses.replace(each, is_mutual=each.kind == "reconcile")])
     some = (rng.randrange(replicas),)

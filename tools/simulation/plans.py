@@ -21,7 +21,7 @@ USES |= SPOILING
 STRIKES = {"kill", "stop", "pause"}
 CHANGES = {"compact", "define", "alter", "regroup", "unlock", "lag", "crowd", "fault", "policy"}
 CHANGES |= {"lease deleted"}
-STEPS = USES | STRIKES | CHANGES | {"upgrade", "peer", "lost peer", "rollout", "rotate"}
+STEPS = USES | STRIKES | CHANGES | {"upgrade", "peer", "lost peer", "rollout"}
 
 
 @dataclass(frozen=True)

@@ -348,9 +348,9 @@ class World:
             self._upgrade(step)
         elif step.kind in {"peer", "lost peer"}:
             self.peers.join(int(step.target), step.seconds, is_lost=step.kind == "lost peer")
-        elif step.kind in {"rollout", "rotate"}:
+        elif step.kind == "rollout":
             assert self.admission is not None
-            self.admission.take(step.kind)
+            self.admission.roll_out()
         else:
             self._strike(step)
         if step.kind in _DISTURBING:
@@ -557,8 +557,6 @@ class World:
     async def _end(self) -> None:
         """Stop all replicas; those that were killed end now, without anybody hearing of it."""
         self.tell("the end")
-        if self.admission is not None:
-            self.admission.shake()
         for process in self.processes:
             is_retiring = process.is_stopping and self.admission is not None
             process.is_stopping = True

@@ -3,8 +3,7 @@
 A script of its own, ``python registering.py webop|kopf < job.json > report.json``, so that it can
 run under an interpreter that has only the one framework. All snippets are run in one process,
 each as a module of its own with a fresh registry. The job is ``{name: code}``, the report
-``{name: {"error": …, "handlers": …}}``; the handlers are told in words that both frameworks share,
-by families, in order.
+``{name: {"error": …, "handlers": …}}``; the handlers are told in words that both frameworks share.
 """
 
 from __future__ import annotations
@@ -29,23 +28,6 @@ _CANCELLING = ("cancellation_backoff", "cancellation_timeout", "cancellation_pol
 _WEBHOOK = ("operations", "subresource", "persistent", "side_effects", "ignore_failures")
 _OPTIONS = ("id", "param", *_RETRYING, *_FILTERS, "deleted", *_BACKGROUND, *_CANCELLING, *_WEBHOOK)
 _SELECTOR = ("group", "version", "kind", "plural", "singular", "shortcut", "category")
-
-_FAMILIES = {
-    "ActivityHandler": "activities",
-    "WebhookHandler": "webhooks",
-    "ConversionHandler": "conversions",
-    "IndexHandler": "indexes",
-    "IndexingHandler": "indexes",
-    "EventHandler": "events",
-    "WatchingHandler": "events",
-    "DaemonHandler": "background",
-    "TimerHandler": "background",
-    "ChangeHandler": "changes",
-    "ChangingHandler": "changes",
-    "ReconcileHandler": "reconcilers",
-    "ChildHandler": "reconcilers",
-    "MappingHandler": "reconcilers",
-}
 
 
 def adapt(code: str, framework: str) -> str:
@@ -83,14 +65,14 @@ def _execute(module: types.ModuleType, code: str) -> str | None:
     return None
 
 
-def _describe(registries: list[Any]) -> dict[str, list[dict[str, Any]]]:
-    families: dict[str, list[dict[str, Any]]] = {}
-    for handler in itertools.chain.from_iterable(map(_get_handlers, registries)):
-        is_implicit = getattr(handler, "is_fallback", False) or getattr(handler, "_fallback", False)
-        if not is_implicit:
-            family = _FAMILIES[type(handler).__name__]
-            families.setdefault(family, []).append(_describe_handler(handler))
-    return families
+def _describe(registries: list[Any]) -> list[dict[str, Any]]:
+    handlers = itertools.chain.from_iterable(map(_get_handlers, registries))
+    described = [
+        _describe_handler(handler)
+        for handler in handlers
+        if not (getattr(handler, "is_fallback", False) or getattr(handler, "_fallback", False))
+    ]
+    return sorted(described, key=lambda each: (each["kind"], each["id"]))  # else in their order
 
 
 def _get_handlers(registry: Any) -> list[Any]:
@@ -125,10 +107,9 @@ def _tell_kind(handler: Any) -> str:
             return {"validating": "validate", "mutating": "mutate"}.get(kind, kind)
     if getattr(handler, "initial", None):
         return "resume"
+    names = {"Change": "field", "Changing": "field", "Indexing": "Index", "Watching": "Event"}
     family = type(handler).__name__.removesuffix("Handler")
-    return {"Change": "field", "Changing": "field", "Indexing": "Index", "Watching": "Event"}.get(
-        family, family
-    )
+    return names.get(family, family)
 
 
 def _needs_finalizer(handler: Any) -> bool:

@@ -49,7 +49,7 @@ from webop.testing import LocalCluster
 KIND = Kind("chaos.webop.dev", "crates", "Crate")
 NAME = "chaos"  # of the operator, for --lease and --shards
 DURATION, DEADLINE, PERIOD = 8, 5, 1  # of the Lease, in seconds
-WAYS = ("lease", "shards", "alone")
+WAYS = ("lease", "shards")
 ROLLOUT = "rollout"
 _LARGEST = 100_000  # of all numbers: all faults of a run are planned at its start
 _LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", namespaced=True)
@@ -224,11 +224,8 @@ class Run:
     async def _strike(self, fault: Fault) -> None:
         replica = await self._find_replica(fault.target)
         # The first one is never killed, so that its growth can be measured.
-        if fault.kind in _ENDS and replica is self.fleet.replicas[0] and self.way != "alone":
+        if fault.kind in _ENDS and replica is self.fleet.replicas[0]:
             fault = replace(fault, kind="long pause", duration=2 * DURATION)
-        if fault.kind == "SIGTERM" and self.way == "alone":
-            # The last replica removes its webhooks when it stops.
-            fault = replace(fault, kind="SIGKILL")
         if fault.kind in PROCESS_FAULTS and not replica.is_up:
             return
         self.counts[fault.kind] += 1
@@ -403,14 +400,13 @@ async def set_up(
             "WEBOP_LEADERSHIP__LEASE_DURATION": str(DURATION),
             "WEBOP_LEADERSHIP__RENEW_DEADLINE": str(DEADLINE),
             "WEBOP_LEADERSHIP__RETRY_PERIOD": str(PERIOD),
-            **({} if way == "alone" else {"LEASE": NAME}),
         }
         fleet = Fleet(cluster, namespace, KIND, folder, variables, balancer, seed=times.seed)
         url = KIND.resource.get_url(namespace=namespace)
         users = Users(http, url, KIND, times.seed)
         async with fleet.run(CHAOS):
-            for _ in range(1 if way == "alone" else times.replicas):
-                await fleet.add(*([] if way == "alone" else [f"--{way}={NAME}"]))
+            for _ in range(times.replicas):
+                await fleet.add(f"--{way}={NAME}")
             for replica in fleet.replicas:
                 await fleet.wait_listed(replica)
             yield Run(way, fleet, http, users, LifeRecorder(http, url))
@@ -424,7 +420,7 @@ async def _run(
 ) -> int:
     plan = build_rollouts(times.minutes * 60)
     if kind == "faults":
-        plan = build_plan(times.seed, times.minutes * 60, 1 if way == "alone" else times.replicas)
+        plan = build_plan(times.seed, times.minutes * 60, times.replicas)
     async with set_up(cluster, folder, times, way) as run:
         say(f"Replicas ready on Kubernetes {cluster.version}. {len(plan)} faults are planned.")
         await run.play(times, plan, say)
@@ -440,7 +436,7 @@ def main() -> int:
     )
     for name, default in vars(Times()).items():
         parser.add_argument(f"--{name}", type=type(default), default=default, help="a number")
-    text = "how the replicas agree who acts; alone: there is only one"
+    text = "how the replicas agree who acts"
     parser.add_argument("--way", choices=WAYS, default="lease", help=text)
     text = "random faults, or only rollouts and rotations of the CA"
     parser.add_argument("--plan", choices=("faults", "rollouts"), default="faults", help=text)

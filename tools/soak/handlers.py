@@ -86,14 +86,10 @@ async def created(**kwargs):
 async def settled(spec, **kwargs):
     return await handle('settled', spec, fails=spec['fails'], **kwargs)
 
-async def update(**kwargs):
+# No threads: a process whose threads are at work when its lease is over ends.
+@webop.on.update(*KIND)
+async def updated(**kwargs):
     return await handle('updated', **kwargs)
-
-def update_in_thread(**kwargs):
-    return asyncio.run(update(**kwargs))
-
-# A process whose threads are at work when its lease is over ends: not what is looked for here.
-webop.on.update(*KIND, id='updated')(update if 'LEASE' in os.environ else update_in_thread)
 
 @webop.on.update(*KIND)
 async def adjusted(spec, **kwargs):

@@ -18,7 +18,6 @@ def main() -> int:
     )
     parser.add_argument("--requests", type=int, default=5000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--hooks", action="store_true", help="with admission webhooks")
     text = "does the fake client accept too much? Print a table"
     parser.add_argument("--strict", action="store_true", help=text)
     options = parser.parse_args()
@@ -28,7 +27,7 @@ def main() -> int:
             print(*(f"{name}: {story}" for name, story in outcome.stories), sep="\n")
             print(outcome.build_table())
             return any(name == "false green" for _, name in outcome.counts)
-        result = compare(cluster, options.seed, options.requests, with_hooks=options.hooks)
+        result = compare(cluster, options.seed, options.requests)
     print(*result.differences, sep="\n")
     print(
         f"{result.requests} requests, {result.watches} of them watches with {result.events} "

@@ -210,14 +210,6 @@ class Memory:
             return "BOOKMARK", raw["kind"], annotations, self._rank(raw)
         return event["type"], self._normalise(raw)
 
-    def normalise_review(self, request: Json) -> Any:
-        """Return the request of a review in the words of both sides."""
-        others = {"uid", "userInfo", "options"}
-        result = self._normalise({key: request[key] for key in request if key not in others})
-        if "generateName" in ((request.get("object") or {}).get("metadata") or {}):
-            result.pop("name", None)
-        return {**result, "options": (request["options"] or {}).get("kind")}
-
     def _normalise(self, value: Any) -> Any:
         if isinstance(value, list):
             return [self._normalise(item) for item in value]

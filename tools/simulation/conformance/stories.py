@@ -133,7 +133,7 @@ def _convert(raw: Json, api_version: str) -> Json:
     return {**raw, "apiVersion": api_version, "metadata": metadata, "spec": spec}
 
 
-def _answer(_: str, review: Json) -> Json:
+def _answer(review: Json) -> Json:
     """Answer a ConversionReview of the real server."""
     request = review["request"]
     response: Json = {"uid": request["uid"], "result": {"status": "Success"}}
