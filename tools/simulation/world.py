@@ -32,7 +32,7 @@ from tools.simulation.invariants import Judge, list_notes
 from tools.simulation.network import HANGING, FaultyNetwork
 from tools.simulation.patience import LATENESS, SETTLING, SETTLING_SOON
 from tools.simulation.peers import Peers
-from tools.simulation.plans import SPOILING, USES, HandlerPlan, Plan, Step
+from tools.simulation.plans import SPOILING, STRIKES, USES, HandlerPlan, Plan, Step
 from tools.simulation.replicas import (
     BESIDE,
     CATEGORY,
@@ -73,11 +73,8 @@ _LEASE_GRACE = 0.05  # seconds; as webop's own thread has it
 _LEASE_NAP = 0.5  # seconds between two looks without a lease
 _LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
 _PEERINGS = f"/apis/kopf.dev/v1/namespaces/{NAMESPACE}/kopfpeerings"
-_DISTURBING = {
+_DISTURBING = STRIKES | {
     "fault",
-    "kill",
-    "stop",
-    "pause",
     "alter",
     "regroup",
     "unlock",

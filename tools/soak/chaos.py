@@ -404,15 +404,17 @@ async def set_up(
         fleet = Fleet(cluster, namespace, KIND, folder, variables, balancer, seed=times.seed)
         url = KIND.resource.get_url(namespace=namespace)
         users = Users(http, url, KIND, times.seed)
-        async with fleet.run(CHAOS):
-            for _ in range(times.replicas):
-                await fleet.add(f"--{way}={NAME}")
-            for replica in fleet.replicas:
-                await fleet.wait_listed(replica)
-            yield Run(way, fleet, http, users, LifeRecorder(http, url))
-        for kind in ("validating", "mutating"):  # the last replicas were killed
-            with contextlib.suppress(httpx.HTTPError):
-                await http.delete(_CONFIGURATIONS.format(kind, variables["MANAGED"]))
+        try:
+            async with fleet.run(CHAOS):
+                for _ in range(times.replicas):
+                    await fleet.add(f"--{way}={NAME}")
+                for replica in fleet.replicas:
+                    await fleet.wait_listed(replica)
+                yield Run(way, fleet, http, users, LifeRecorder(http, url))
+        finally:  # the last replicas were killed
+            for kind in ("validating", "mutating"):
+                with contextlib.suppress(httpx.HTTPError):
+                    await http.delete(_CONFIGURATIONS.format(kind, variables["MANAGED"]))
 
 
 async def _run(

@@ -42,6 +42,7 @@ class Replica:
         options: arguments of its command, beside those of all replicas.
         processes: all of them with their times, the present one last.
         expected: the exit code with which its process must end; None if it must stay.
+        attending: waits for the end of its process.
         generation: of the pod: it changes with each SIGTERM, as another pod takes its place.
     """
 
@@ -54,6 +55,7 @@ class Replica:
     expected: int | None = None
     is_paused: bool = False
     generation: int = 1
+    attending: asyncio.Task[None] | None = None
 
     @property
     def identity(self) -> str:
@@ -111,7 +113,6 @@ class Fleet:
     seed: int = 1
     replicas: list[Replica] = field(default_factory=list)
     problems: list[Violation] = field(default_factory=list)
-    _attending: set[asyncio.Task[None]] = field(default_factory=set)
     _stack: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack)
 
     @contextlib.asynccontextmanager
@@ -123,9 +124,8 @@ class Fleet:
                 yield
             finally:
                 for replica in self.replicas:
-                    replica.expected = -signal.SIGKILL
                     if replica.command is not None:
-                        await replica.command.kill()
+                        await self.end(replica, signal.SIGKILL)
 
     @property
     def processes(self) -> dict[str, Process]:
@@ -176,9 +176,7 @@ class Fleet:
         everything: Mapping[str, Any] = {**variables, **self.variables}
         command = await workshop.spawn(program, log=f"{who}.log", **everything)
         replica.command = command
-        task = asyncio.create_task(self._attend(replica, command, record))
-        self._attending.add(task)
-        task.add_done_callback(self._attending.discard)
+        replica.attending = asyncio.create_task(self._attend(replica, command, record))
 
     async def _attend(self, replica: Replica, command: Command, record: Process) -> None:
         code = await command.process.wait()
@@ -194,8 +192,9 @@ class Fleet:
         replica.expected = -number if number == signal.SIGKILL else 0
         replica.generation += number == signal.SIGTERM
         command.process.send_signal(number)
+        assert replica.attending is not None
         async with asyncio.timeout(PATIENCE):
-            await command.process.wait()
+            await asyncio.shield(replica.attending)  # a process has one waiter only
 
     async def remove(self, replica: Replica) -> None:
         """End a replica for good."""
