@@ -97,14 +97,10 @@ def _draw(seed: int, theme: str | None) -> Plan:
     return draw_plan(seed, theme)
 
 
-def _run(plan: Plan, *, has_logs: bool = False) -> Any:
+def _run_seed(seed: int, theme: str | None) -> tuple[int, Any]:
     from tools.simulation.world import run  # noqa: PLC0415
 
-    return run(plan, has_logs=has_logs)
-
-
-def _run_seed(seed: int, theme: str | None) -> tuple[int, Any]:
-    verdict = _run(_draw(seed, theme))
+    verdict = run(_draw(seed, theme))
     verdict.story.clear()
     return seed, verdict
 
@@ -164,9 +160,9 @@ def _work(seeds: Iterator[int], options: argparse.Namespace) -> Iterator[tuple[i
 
 
 def _replay(plan: Plan, options: argparse.Namespace) -> int:
-    from tools.simulation import plans  # noqa: PLC0415
+    from tools.simulation import plans, world  # noqa: PLC0415
 
-    verdict = _run(plan, has_logs=options.logs)
+    verdict = world.run(plan, has_logs=options.logs)
     print(plans.describe(plan))
     print("\n".join(line for line in verdict.story if "/leases/" not in line))
     print(f"digest {verdict.digest}, {verdict.seconds:.0f} virtual seconds")

@@ -73,15 +73,8 @@ _LEASE_GRACE = 0.05  # seconds; as webop's own thread has it
 _LEASE_NAP = 0.5  # seconds between two looks without a lease
 _LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
 _PEERINGS = f"/apis/kopf.dev/v1/namespaces/{NAMESPACE}/kopfpeerings"
-_DISTURBING = STRIKES | {
-    "fault",
-    "alter",
-    "regroup",
-    "unlock",
-    "lease deleted",
-    "rollout",
-    "upgrade",
-}
+_DISTURBING = STRIKES | {"fault", "alter", "regroup", "unlock", "lease deleted"}
+_DISTURBING |= {"rollout", "upgrade"}
 _DEFINITION = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{PLURAL}.{GROUP}"
 PARTS_PATH = f"/apis/{GROUP}/v1/namespaces/{NAMESPACE}/{PARTS}"
 OBJECTS = f"/apis/{GROUP}/v1/namespaces/{NAMESPACE}/{PLURAL}"

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import datetime as dt
 import json
-from typing import Any
 
 import httpx
 
@@ -108,14 +107,10 @@ class LifeRecorder:
         }
         if delays:
             life.delays[int(metadata["resourceVersion"])] = delays
-        records = {
-            h: [k for k in ("delayed", "success", "failure") if r.get(k)]
-            for h, r in progress.items()
-        }
+        marked = "marked, " if life.marked is not None else ""
         life.history.append(
-            f"{now:.3f} {event} rv {metadata['resourceVersion']}, version {life.version}, "
-            f"{'marked, ' if 'deletionTimestamp' in metadata else ''}"
-            f"finalizers {len(finalizers)}, status {_shorten(body)}, records {records}"
+            f"{now:.3f} {event} rv {metadata['resourceVersion']}, version {life.version}, {marked}"
+            f"finalizers {len(finalizers)}, status {body.get('status')}, records {progress}"
         )
 
     def _note_outcomes(self, life: Life, body: Json, now: float) -> None:
@@ -138,8 +133,3 @@ class LifeRecorder:
 def _parse(moment: str) -> float:
     time = dt.datetime.fromisoformat(moment)
     return (time if time.tzinfo else time.replace(tzinfo=dt.UTC)).timestamp()
-
-
-def _shorten(body: Json) -> dict[str, Any]:
-    status = body.get("status") or {}
-    return {handler: status[handler]["version"] for handler in CHANGES if handler in status}

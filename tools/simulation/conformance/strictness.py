@@ -42,26 +42,7 @@ _DATA = read("strictness")
 _KINDS = {find_place(name, facts): facts for name, facts in _DATA["kinds"].items()}
 _ROCKS = next(place for place in _KINDS if place.plural == "rocks")
 _SELECTORS = ["metadata.name=a", "spec.what=a"]
-_WEIGHTS = {"rocks": 10, "deployments": 7, "jobs": 5, "secrets": 5, "configmaps": 3, "pods": 1}
-_WAYS = {
-    "create": 6,
-    "replace": 3,
-    "merge": 5,
-    "patch one field": 2,
-    "apply": 4,
-    "apply again": 4,
-    "write status": 2,
-    "list": 1,
-}
-_WRONG: list[Any] = [None, 5, "x", True, [], {}, 1.5]
-_SPECS: list[Any] = [{"what": 1}, {"need": None}, {"inner": {"what": 1}}, None, 5]
-_STATUSES: list[Json] = [
-    {"phase": "a"},
-    {"phase": 5},
-    {"what": 1},
-    {"conditions": [{"what": 1}]},
-    {},
-]
+_WEIGHTS, _WAYS = _DATA["weights"], _DATA["ways"]
 
 
 @dataclass
@@ -174,7 +155,7 @@ class _Case:
         elif way == "merge":
             request = self._send("PATCH", change, MERGE_PATCH)
         elif way == "write status":
-            status = {"status": rng.choice(_STATUSES)}
+            status = {"status": rng.choice(_DATA["statuses"])}
             request = self._send("PATCH", status, MERGE_PATCH, "status")
         else:
             request = self._send("PATCH", [_build_operation(change)], JSON_PATCH)
@@ -215,13 +196,13 @@ class _Case:
 def _draw_rock(rng: random.Random) -> Json:
     chance, fields = rng.random(), _DATA["fields"]
     if chance < 0.05:
-        return {"spec": rng.choice(_SPECS)}
+        return {"spec": rng.choice(_DATA["specs"])}
     if chance < 0.1:
-        return {"status": rng.choice(_STATUSES)}
+        return {"status": rng.choice(_DATA["statuses"])}
     names = rng.sample(list(fields), rng.choice((1, 1, 2)))
     values = {name: rng.choice(fields[name]["values"]) for name in names}
     if rng.random() < 0.1:
-        values[rng.choice(names)] = rng.choice(_WRONG)
+        values[rng.choice(names)] = rng.choice(_DATA["wrong"])
     return {"spec": values}
 
 
