@@ -101,7 +101,8 @@ def _visit(node: ast.AST, module: str, group: str) -> Iterator[Entry]:
             text = _PLACEHOLDER.sub("…", render(node)).strip(" ")
             words = len(_WORD.findall(_VALUE.sub("", text)))
             is_sentence = words >= _FEWEST or _BEGINNING.match(text)
-            if "\n" not in text and (is_sentence or (words and group not in _OFTEN_NAMES)):
+            is_code = "\n" in text or "(?" in text or "<!" in text  # or a regular expression
+            if not is_code and (is_sentence or (words and group not in _OFTEN_NAMES)):
                 yield Entry(group, text, module)
             return
         case ast.Call():

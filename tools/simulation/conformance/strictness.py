@@ -252,7 +252,8 @@ def _play(side: Any, requests: list[Drawn]) -> tuple[int, Any, Any]:
     if status < 400:
         # Jobs have their uid in labels, too.
         uid = known.get("metadata", {}).get("uid", "no uid")
-        return status, orjson.dumps(content[1:]).decode().replace(uid, "a uid"), None
+        text = orjson.dumps(content[1:], option=orjson.OPT_SORT_KEYS).decode()
+        return status, text.replace(uid, "a uid"), None
     causes = (known.get("details") or {}).get("causes") or ()
     # Without a field is what says that rules were not evaluated.
     return status, content[1:2], sorted({cause.get("field", "") for cause in causes} - {"<nil>"})
