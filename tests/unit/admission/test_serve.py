@@ -60,7 +60,6 @@ REFUSALS: list[tuple[BaseException, str, int]] = [
     (ValueError("any"), "ValueError: any", 500),
     (ValueError(), "ValueError()", 500),
     (KeyError("key"), "KeyError: 'key'", 500),
-    (ValueError("\udc80"), "ValueError: ?", 500),
     (SystemExit(3), "RuntimeError: The handler raised SystemExit(3)", 500),
     (StopIteration(), "RuntimeError: ", 500),
 ]
@@ -86,6 +85,18 @@ async def test_a_handler_that_raises_refuses_the_request(
                 assert not response["allowed"]
                 assert response["status"]["code"] == code
                 assert response["status"]["message"].startswith(message)
+
+
+async def test_a_refusal_can_be_written_whatever_its_text_is(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING, "webop.objects")  # xdist cannot carry the text
+
+    @webop.on.validate("kopfexamples")
+    def check(**_: Any) -> None:
+        raise webop.AdmissionError("\udc80")
+
+    assert (await send_review())["status"] == {"message": "?", "code": 500}
 
 
 ADMISSION, PERMANENT = webop.AdmissionError("a"), webop.PermanentError("p")
@@ -251,7 +262,9 @@ async def test_a_handler_whose_failures_are_ignored_warns_where_it_would_refuse(
         assert not read_patch(response)
 
 
-@pytest.mark.feature("ADM-22", "ADM-23", "ADM-24", "ADM-25", "ADM-26", "KWA-17", "D-15", "ADM-89")
+@pytest.mark.feature(
+    "ADM-22", "ADM-23", "ADM-24", "ADM-25", "ADM-26", "ADM-89", "KWA-05", "KWA-17", "D-15"
+)
 async def test_handlers_get_all_that_the_manual_promises() -> None:
     seen: Json = {}
 
@@ -393,9 +406,10 @@ async def test_a_mutation_that_makes_another_object_of_it_is_refused_with_words(
     def fill(patch: webop.Patch, **_: Any) -> None:
         patch.metadata[field] = "other"
 
-    @webop.on.mutate("kopfexamples", id="function")
-    def fill_by_function(patch: webop.Patch, **_: Any) -> None:
-        patch.fns.append(lambda body: body["metadata"].update({field: "other"}))
+    def rename(body: Any) -> None:
+        body["metadata"][field] = "other"
+
+    webop.on.mutate("kopfexamples", id="function")(lambda patch, **_: patch.fns.append(rename))
 
     old, new = build_object(uid="u1"), build_object()
     async with serve() as site:
@@ -438,53 +452,34 @@ async def test_what_is_to_go_is_not_changed_as_api_servers_fail_otherwise(
 
 
 @pytest.mark.feature("ADM-08")
-async def test_a_body_that_is_changed_in_place_is_warned_of_and_does_not_spoil_the_patch(
+async def test_what_is_changed_in_place_is_warned_of_once_and_spoils_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     seen: list[Any] = []
 
     @webop.on.mutate("kopfexamples", id="fill")
     def fill_in(body: webop.Body, patch: webop.Patch, **_: Any) -> None:
-        body["spec"]["x"] = 1
         body["metadata"]["labels"] = {"a": object()}
-        patch.spec["x"] = 1
-
-    @webop.on.mutate("kopfexamples", id="look")
-    def look(body: webop.Body, spec: webop.Spec, old: Any, new: Any, **_: Any) -> None:
-        seen.append((body.meta.labels, spec, old, new))
-
-    async with serve() as site:
-        for _ in range(2):
-            response = await site.review(build_object({"y": 2}), build_object({"y": 1}))
-    assert read_patch(response) == [{"op": "add", "path": "/spec/x", "value": 1}]
-    assert seen == [({}, {"y": 2}, build_object({"y": 1}), build_object({"y": 2}))] * 2
-    warnings = [r.getMessage() for r in caplog.records if "in place" in r.getMessage()]
-    assert len(warnings) == 1
-    assert warnings[0].startswith(
-        "Webhook 'fill' changed the object in place, which has no effect: "
-    )
-
-
-async def test_a_list_that_a_validator_changes_in_place_spoils_neither_the_patch_nor_later_handlers(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    seen: list[Any] = []
-
-    @webop.on.mutate("kopfexamples", id="fill")
-    def fill_in(patch: webop.Patch, **_: Any) -> None:
-        patch.spec["list"] = ["a", "b"]
+        body["spec"]["list"] = patch.spec["list"] = ["a", "b"]
 
     @webop.on.validate("kopfexamples", id="spoil")
     def spoil(spec: webop.Spec, old: webop.Body, **_: Any) -> None:
         spec["list"].append("b")
         old["spec"]["list"].append("c")
 
+    @webop.on.mutate("kopfexamples", id="look")
     @webop.on.validate("kopfexamples", id="look")
-    def look(spec: webop.Spec, old: webop.Body, **_: Any) -> None:
-        seen.append((spec["list"], old["spec"]["list"]))
+    def look(body: webop.Body, spec: webop.Spec, old: Any, new: Any, **_: Any) -> None:
+        seen.append((body.meta.labels, spec, old, new))
 
+    before, after = build_object({"list": ["z"]}), build_object({"list": ["a"]})
     async with serve() as site:
-        response = await site.review(build_object({"list": ["a"]}), build_object({"list": ["z"]}))
+        for _ in range(2):
+            response = await site.review(after, before)
     assert read_patch(response) == [{"op": "replace", "path": "/spec/list", "value": ["a", "b"]}]
-    assert seen == [(["a"], ["z"])]
-    assert "'spoil' changed the object in place, which has no effect: change a copy" in caplog.text
+    assert seen == [({}, {"list": ["a"]}, before, after)] * 2
+    warnings = [r.getMessage() for r in caplog.records if "in place" in r.getMessage()]
+    assert [text.partition(":")[0] for text in warnings] == [
+        f"Webhook '{name}' changed the object in place, which has no effect"
+        for name in ("fill", "spoil")
+    ]
