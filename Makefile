@@ -97,8 +97,9 @@ $(VENV)/.documented: $(VENV)/.installed
 	@$(UV) sync --quiet --inexact --locked --all-extras --group docs
 	@touch $@
 
-docs: $(VENV)/.documented ## Build the documentation in site/; broken links are errors.
+docs: $(VENV)/.documented ## Build the documentation in site/, and ask its search questions; broken links are errors.
 	@$(BIN)/mkdocs build --strict $(ARGS)
+	@$(BIN)/python -m tools.site.searching
 
 clean: ## Remove generated files (not the cached control plane).
 	rm -rf $(VENV) .venv-newest .venv-lowest .mypy_cache .pytest_cache .ruff_cache .import_linter_cache dist site
