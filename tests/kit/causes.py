@@ -9,14 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import webop
-from webop.context.memos import Memo
+from webop import Body, Memo, Patch, Resource
 from webop.handlers.causes import ChangeCause, EventCause, WebhookCause, detect_reason
 from webop.handlers.filters import matches
 from webop.handlers.model import Reason
 from webop.handlers.registry import ResourceHandlers
-from webop.objects.body import Body
-from webop.objects.patch import Patch
-from webop.objects.resources import Resource
 
 Json = dict[str, Any]
 

@@ -10,10 +10,10 @@ from typing import Any, cast
 
 import webop
 from tests.kit.waiting import eventually
+from webop import Resource
 from webop.client.api import Client
 from webop.errors import APIConflictError
 from webop.events.loggers import EVENTS, Poster, current_poster
-from webop.objects.resources import Resource
 
 BODY: dict[str, Any] = {
     "apiVersion": "kopf.dev/v1",

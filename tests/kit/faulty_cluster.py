@@ -17,10 +17,10 @@ import orjson
 from tests.kit.client_options import Networking
 from tests.kit.httpx_client import Answer, build_request, build_response, connect
 from tests.kit.memory_cluster import MemoryCluster
+from webop import Resource
 from webop.client.api import Client
 from webop.client.auth.vault import Vault
 from webop.client.http.requests import APPLY_PATCH
-from webop.objects.resources import Resource
 from webop.testing.apiserver import Json, Refusal, Request, Watch
 
 RESOURCE = Resource("kopf.dev", "v1", "kopfexamples", namespaced=True)

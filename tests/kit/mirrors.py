@@ -10,10 +10,10 @@ from typing import Any
 from tests.kit.client_options import Watching
 from tests.kit.faulty_cluster import RESOURCE, FaultyCluster
 from tests.kit.waiting import eventually
+from webop import Resource
 from webop.client.api import Client
 from webop.client.auth.vault import Vault
 from webop.client.watch import ListingFinished, ListingStarted, State, WatchItem, WatchStatus, watch
-from webop.objects.resources import Resource
 
 
 class Mirror:

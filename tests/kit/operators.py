@@ -22,6 +22,7 @@ import httpx
 
 import webop
 from tests.kit.waiting import PATIENCE, eventually
+from webop import Resource
 from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.client.http.requests import Call
@@ -29,7 +30,6 @@ from webop.embedding import EmbeddingOptions
 from webop.errors import APIConflictError, APINotFoundError, APITooManyRequestsError
 from webop.events.loggers import EVENTS
 from webop.handlers.model import ChangeHandler, ChildHandler, MappingHandler
-from webop.objects.resources import Resource
 from webop.settings.groups import NetworkingSettings
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ import yaml
 
 from tests.kit.operators import CRDS, Calls, Json, Objects, connect, undefine, wait_served
 from tests.kit.waiting import eventually
+from webop import Resource
 from webop.client.api import Client
 from webop.errors import APIConflictError
-from webop.objects.resources import Resource
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster

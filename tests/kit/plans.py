@@ -14,10 +14,10 @@ from typing import Any
 from tests.kit.forking import run_forked
 from tests.kit.operators import Objects
 from tests.kit.processes import Command, Workshop
+from webop import Resource
 from webop.client.api import Client
 from webop.controlplane.cluster import LocalCluster
 from webop.errors import APINotFoundError
-from webop.objects.resources import Resource
 
 Json = dict[str, Any]
 

@@ -18,7 +18,7 @@ import httpx
 from asgi_lifespan import LifespanManager
 
 import webop
-from webop.objects.resources import Resource
+from webop import Resource
 
 if TYPE_CHECKING:
     from webop.app import AppOptions
