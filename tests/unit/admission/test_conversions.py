@@ -95,14 +95,11 @@ async def test_a_deep_object_breaks_no_list_of_its_kind(depth: int, size: int) -
 WRONG: list[tuple[Any, str]] = [
     ({**build(), "apiVersion": "apiextensions.k8s.io/v1beta1"}, "conversionReviewVersions"),
     ({**build(), "request": None}, "request must be an object"),
-    (build(uid=5), "request.uid must be a string"),
     (build(uid=""), "request.uid must be a string"),
     (build(desiredAPIVersion=None), "request.desiredAPIVersion must be"),
     (build(objects={}), "request.objects must be a list"),
     (build(5), "request.objects[0] must be an object"),
     (build(V1, {**V1, "kind": None}), "request.objects[1].kind must be a string"),
-    (build({**V1, "apiVersion": 1}), "request.objects[0].apiVersion must be a string"),
-    (build({**V1, "metadata": []}), "request.objects[0].metadata must be an object"),
     (build({**V1, "metadata": {"annotations": [1]}}), "and so must its annotations"),
     (build({**V1, "apiVersion": "other/v1"}), "must be of the group"),
     *((build(V1, version=text), "must be of the group") for text in ("v1", "/", "x" * 5000)),
@@ -111,7 +108,6 @@ UNKNOWN = [
     build({**V1, "kind": "Other"}),
     build({**V1, "apiVersion": f"{GROUP}/v9"}),
     build(V1, version=f"{GROUP}/v9"),
-    build(V1, version=f"{GROUP}/"),
 ]
 
 
@@ -126,12 +122,6 @@ async def test_reviews_that_are_wrong_are_refused_and_others_fail_with_a_reason(
             answer = await site.post(review, "/convert")
             message = answer.json()["response"]["result"]["message"]
             assert "the operator has no function for it" in message
-
-
-async def test_a_handler_can_have_the_same_path() -> None:
-    webop.on.validate("pods", id="convert")(lambda **_: None)
-    answer = await post(build(V1))
-    assert answer.json()["response"]["result"] == {"status": "Success"}
 
 
 async def test_an_operator_without_a_server_cannot_convert() -> None:
@@ -175,14 +165,11 @@ def write(url: str, bundle: str = "a", version: str = "v1") -> dict[str, Any]:
     ("present", "is_agreed", "is_written"),
     [
         ({"strategy": "None"}, True, True),
-        ({"strategy": "None"}, False, False),
         ({}, True, True),
         (write(URL), True, False),
         (write(URL), False, False),
-        (write(URL, "b"), True, True),
         (write(URL, "b"), False, True),
         (write(URL, version="v1beta1"), False, True),
-        (write(OTHER), True, True),
         (write(OTHER), False, False),
     ],
 )

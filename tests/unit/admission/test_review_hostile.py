@@ -9,8 +9,7 @@ import httpx
 import pytest
 
 import webop
-from tests.kit.causes import UnreadableError
-from tests.kit.reviews import build_object, build_review, read_patch, send_review, serve
+from tests.kit.reviews import build_object, build_review, read_patch, serve
 
 Json = dict[str, Any]
 
@@ -110,11 +109,8 @@ async def test_another_document_is_refused_with_few_words(subtests: pytest.Subte
     rows: list[tuple[Any, str]] = [
         (build_review(operation="UPDATE", object=None), "UPDATE needs request.object or request."),
         ([], "The review must be a JSON object, not list"),
-        (None, "The review must be a JSON object, not NoneType"),
         (replace("apiVersion", "admission.k8s.io/v2"), "apiVersion must be "),
-        (replace("apiVersion", {"a": 1}), "apiVersion must be "),
         (replace("apiVersion", None), "apiVersion must be "),
-        (replace("kind", long), "kind must be 'AdmissionReview', not 'xxx"),
         (replace("request.operation", long), "request.operation "),
     ]
     webop.on.validate("kopfexamples")(lambda **_: None)
@@ -135,21 +131,14 @@ TAKEN: list[tuple[str, Any]] = [
     *((f"request.{name}", "") for name in ("name", "resource.group")),
     *((f"request.{name}", {}) for name in ("userInfo", "object.metadata")),
     *(("request.name", name) for name in ("é\u2028\u202e\ufeff", "a/../b", "x" * 1024)),
-    ("request.userInfo.groups", [1, None, {}]),
-    ("request.userInfo.username", "zoë\u200b\u00a0"),
     ("request.unknown", [[[]]]),
     *((f"request.object.metadata{name}", None) for name in ("", ".labels")),
     ("request.object.metadata.ownerReferences", 5),
     *((f"request.object.metadata.{name}", "x") for name in ("finalizers", "managedFields")),
-    *(
-        (f"request.object.metadata.{name}", [])
-        for name in ("deletionTimestamp", "creationTimestamp")
-    ),
+    ("request.object.metadata.deletionTimestamp", []),
     *(("request.object.spec", spec) for spec in (None, 5, "text", [1, 2], NESTED)),
-    ("request.object.spec", {"": {"": 1}, "a.b/c": 2}),
     *(("request.object.spec", {"number": number}) for number in NUMBERS),
     ("request.object.status", "ready"),
-    ("request.oldObject.spec", []),
     ("request.oldObject", {"spec": {"x": "y" * 1_000_000}}),
     ("request.oldObject", {"metadata": {}}),
 ]
@@ -187,22 +176,3 @@ async def test_what_the_api_server_checks_does_no_harm_here(subtests: pytest.Sub
                     response = answer.json()["response"]
                     assert response["allowed"] is True
                     assert "filled" in str(read_patch(response))
-
-
-@pytest.mark.parametrize("where", ["warnings", "values", "keys", "reason", "nothing"])
-@pytest.mark.parametrize("unreadable", [UnreadableError(5), "\ud800"])
-async def test_a_denial_is_not_lost_because_other_values_have_no_text(
-    where: str, unreadable: Any
-) -> None:
-    causes: Any = [webop.AdmissionCause("\ud800", "\udfff")]
-
-    @webop.on.validate("kopfexamples")
-    def check(warnings: list[str], audit_annotations: dict[Any, Any], **_: Any) -> None:
-        warnings.extend([unreadable] if where == "warnings" else [])
-        audit_annotations.update({"key": unreadable} if where == "values" else {})
-        audit_annotations.update({unreadable: "value"} if where == "keys" else {})
-        reason = unreadable if where == "reason" else None
-        raise webop.AdmissionError("No.", 422, reason=reason, causes=causes)
-
-    response = await send_review()
-    assert (response["allowed"], response["status"]["message"]) == (False, "No.")

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 import webop
-from tests.kit.causes import FailedTest, UnreadableError
 from tests.kit.reviews import UID, build_object, build_review, read_patch, send_review, serve
 from tests.kit.webhook_configurations import find_path
 
@@ -79,8 +78,6 @@ async def test_a_function_that_validates_and_mutates_has_a_path_for_either() -> 
     ("names", "path", "message"),
     [
         (["kopfexamples"], "/unknown", "There is no webhook 'unknown'; known: kopfexamples."),
-        (["kopfexamples"], "/kopfexamples/x", "There is no webhook 'kopfexamples/x'; known: "),
-        (["kopfexamples"], "/Kopfexamples", "There is no webhook 'Kopfexamples'; known: "),
         (["pods", "kopfexamples"], "/pods", "Webhook 'pods' is for pods, not for kopfexamples.v1."),
         (["pods"], "/", "There are no webhooks for kopfexamples.v1.kopf.dev."),
         (["kex"], "/kex", "resources are known by their plurals and kinds only."),
@@ -105,8 +102,6 @@ async def test_what_no_handler_is_for_is_not_found_and_nothing_is_allowed(
         ("kopfexamples",),
         ("KopfExample",),
         ("kopfexamples.kopf.dev",),
-        ("kopfexamples.v1.kopf.dev",),
-        ("kopf.dev", "v1", "kopfexamples"),
         ("kopf.dev/v1", "kopfexamples"),
         ("kopf.dev", webop.EVERYTHING),
         (webop.EVERYTHING,),
@@ -129,11 +124,9 @@ OPERATIONS: list[tuple[Any, Any, str]] = [
     (webop.on.validate, {}, "CREATE UPDATE DELETE CONNECT"),
     (webop.on.mutate, {}, "CREATE UPDATE CONNECT"),
     (webop.on.validate, {"operation": "CREATE"}, "CREATE"),
-    (webop.on.validate, {"operation": "DELETE"}, "DELETE"),
     (webop.on.mutate, {"operation": "DELETE"}, "DELETE"),
     (webop.on.mutate, {"operations": ["UPDATE", "DELETE"]}, "UPDATE"),
     (webop.on.validate, {"operations": ["UPDATE", "DELETE"]}, "UPDATE DELETE"),
-    (webop.on.mutate, {"operations": ["CREATE", "CONNECT"]}, "CREATE CONNECT"),
 ]
 REQUESTS: dict[str, tuple[Json | None, Json | None]] = {
     "CREATE": (BODY, None),
@@ -203,7 +196,6 @@ def is_x(value: Any, **_: Any) -> bool:
     [
         ({"labels": {"a": "x"}}, {"labels": {"a": "x"}}, {"labels": {"a": "y"}}),
         ({"labels": {"a": webop.ABSENT}}, {}, {"labels": {"a": "x"}}),
-        ({"labels": {"a": is_x}}, {"labels": {"a": "x"}}, {}),
         ({"annotations": {"a": "x"}}, {"annotations": {"a": "x"}}, {"annotations": {"b": "x"}}),
         ({"field": "spec.f", "value": "x"}, X, {"spec": {"f": "y"}}),
         ({"when": lambda spec, **_: spec.get("f") == "x"}, X, {}),
@@ -246,25 +238,6 @@ async def test_a_filter_that_fails_is_a_refusal_with_the_reason(called: Called) 
     response = await send_review()
     assert not response["allowed"]
     assert response["status"] == {"message": "KeyError: 'no-such'", "code": 500}
-
-
-@pytest.mark.parametrize("exc", [UnreadableError(5), SystemExit(3), FailedTest("boo")], ids=repr)
-@pytest.mark.parametrize("is_in_patch", [False, True])
-async def test_a_filter_or_a_patch_function_with_an_odd_error_is_a_refusal(
-    called: Called, exc: BaseException, is_in_patch: bool
-) -> None:
-    def fail(*_: Any, **__: Any) -> bool:
-        raise exc
-
-    @webop.on.mutate("kopfexamples", when=lambda **_: is_in_patch)
-    def fill(patch: webop.Patch, **_: Any) -> None:
-        patch.fns.append(fail)  # type: ignore[arg-type]
-
-    when = (lambda **_: True) if is_in_patch else fail
-    webop.on.validate("kopfexamples", when=when)(called.build("check"))
-    response = await send_review()
-    assert not response["allowed"]
-    assert type(exc).__name__ in response["status"]["message"]
 
 
 LISTS = "[" + "[]," * 250_000 + "0]"
@@ -310,11 +283,8 @@ AB: Json = {"labels": {"a": "b"}}
     ("options", "old", "new", "is_called"),
     [
         ({"labels": {"a": "b"}}, {"labels": {"a": "b"}}, {}, True),
-        ({"labels": {"a": "b"}}, {}, {"labels": {"a": "b"}}, True),
         ({"labels": {"a": "b"}}, {"labels": {"a": "c"}}, {"labels": {"a": "d"}}, False),
         ({"labels": {"a": webop.PRESENT}}, {"labels": {"a": ""}}, {}, True),
-        ({"labels": {"a": webop.ABSENT}}, {}, {"labels": {"a": ""}}, True),
-        ({"labels": {"a": lambda value, **_: value == "b"}}, {"labels": {"a": "b"}}, {}, True),
         ({"annotations": {"a": "b"}}, {"annotations": {"a": "b"}}, {}, True),
         # An API server looks at one state at a time.
         ({"labels": {"a": "b", "c": "d"}}, AB, {"labels": {"c": "d"}}, False),

@@ -106,23 +106,16 @@ IN_D = {"matchLabels": {"a": "b"}, "matchExpressions": [express("c", "NotIn", "d
     ("options", "expected"),
     [
         ({"side_effects": True}, {"sideEffects": "NoneOnDryRun"}),
-        ({"side_effects": None}, {"sideEffects": "None"}),
         ({"ignore_failures": True}, {"failurePolicy": "Ignore"}),
-        ({"ignore_failures": None}, {"failurePolicy": "Fail"}),
         ({"timeout_seconds": 1}, {"timeoutSeconds": 1}),
-        ({"timeout_seconds": None}, {"timeoutSeconds": 10}),
         ({"match_policy": "Exact"}, {"matchPolicy": "Exact"}),
         ({"failure_policy": "Ignore"}, {"failurePolicy": "Ignore"}),
-        ({"failure_policy": "Ignore", "ignore_failures": True}, {"failurePolicy": "Ignore"}),
-        ({"failure_policy": "Fail", "ignore_failures": False}, {"failurePolicy": "Fail"}),
-        ({"match_conditions": {}}, {}),
         (
             {"match_conditions": {"a": "true", "example.com/b": "1 < 2"}},
             {"matchConditions": [TRUE, LESS]},
         ),
         ({"match_conditions": [TRUE]}, {"matchConditions": [TRUE]}),
         ({"namespace_selector": {}}, {}),
-        ({"namespace_selector": {"matchLabels": {}, "matchExpressions": []}}, {}),
         ({"namespace_selector": {"a": "b"}}, select(express("a", "In", "b"))),
         ({"namespace_selector": {"c": webop.PRESENT}}, select(express("c", "Exists"))),
         ({"namespace_selector": {"d/e": webop.ABSENT}}, select(express("d/e", "DoesNotExist"))),
@@ -179,27 +172,19 @@ def change(**changes: Any) -> Json:
         ("timeout_seconds", 0, ValueError, "greater than or equal to 1, got 0"),
         ("timeout_seconds", 31, ValueError, "less than or equal to 30, got 31"),
         ("timeout_seconds", 2.5, TypeError, "a whole number, got 2.5"),
-        ("match_policy", "exact", ValueError, "must be 'Exact' or 'Equivalent', got 'exact'"),
         ("failure_policy", "ignore", ValueError, "'Fail' or 'Ignore', got 'ignore'"),
-        ("scope", "Namespace", ValueError, "'Namespaced' or 'Cluster', got 'Namespace'"),
         ("match_conditions", "true", TypeError, "mapping of names to CEL expressions"),
         ("match_conditions", [{"name": "a"}], TypeError, r"\[0\]\['expression'\] is missing"),
-        ("match_conditions", [{**TRUE, "c": 1}], TypeError, "unknown"),
-        ("match_conditions", {"a": " "}, ValueError, "must be a CEL expression, .*, got ' '"),
         ("match_conditions", {"a b": "true"}, ValueError, BAD_NAME),
-        ("match_conditions", {"x" * 64: "true"}, ValueError, "up to 63 characters"),
         ("match_conditions", [TRUE, TRUE], ValueError, "a different name for each condition"),
         ("match_conditions", MANY, ValueError, "at most 64 conditions"),
         ("namespace_selector", "a=b", TypeError, "a mapping of labels"),
-        ("namespace_selector", {"a": None}, TypeError, "PRESENT or ABSENT"),
         ("namespace_selector", {"a b": "c"}, ValueError, BAD_NAME),
         ("namespace_selector", {"matchLabels": {}, "a": "b"}, TypeError, r"\['a'\] is unknown"),
         ("namespace_selector", change(operator=...), TypeError, "operator.* missing"),
         ("namespace_selector", change(operator="in"), ValueError, "'In', 'NotIn', .*, got 'in'"),
         ("namespace_selector", change(operator="Exists"), ValueError, "no values for Exists"),
-        ("namespace_selector", change(values=[]), ValueError, "a list of values for In"),
         ("namespace_selector", change(values=["b c"]), ValueError, BAD_VALUE),
-        ("namespace_selector", change(value="b"), TypeError, r"\['value'\] is unknown"),
         # The same for labels, as they go to the API server, too.
         ("labels", {"a b": "c"}, ValueError, "a name like .*, got 'a b'"),
         ("labels", {"a": "b c"}, ValueError, BAD_VALUE),
@@ -220,7 +205,6 @@ def test_what_the_api_server_would_not_take_is_told_at_import(
     ("labels", "expected"),
     [
         (None, None),
-        ({}, None),
         ({"a": lambda value, **_: True}, None),
         ({"a": "b"}, [express("a", "In", "b")]),
         ({"a": webop.PRESENT}, [express("a", "Exists")]),
@@ -286,12 +270,10 @@ def test_everything_has_short_rules_in_a_cluster_with_many_kinds(
     ("url", "handler_id", "expected"),
     [
         ("https://h", "validate1", "https://h/validate1"),
-        ("https://h/", "validate1", "https://h/validate1"),
         ("https://h:9443/p/q", "fn/spec.field", "https://h:9443/p/q/fn/spec.field"),
         ("https://h", "check_numbers", "https://h/check_numbers"),
         ("https://h", "outer.<locals>.fn", "https://h/outer.%3Clocals%3E.fn"),
         ("https://h", "a?b#c%d", "https://h/a%3Fb%23c%25d"),
-        ("https://h", "naïve", "https://h/na%C3%AFve"),
     ],
 )
 def test_the_id_is_appended_to_the_url(url: str, handler_id: str, expected: str) -> None:
@@ -304,10 +286,8 @@ def test_the_id_is_appended_to_the_url(url: str, handler_id: str, expected: str)
     ("path", "handler_id", "expected"),
     [
         (None, "validate1", "/validate1"),
-        ("", "validate1", "/validate1"),
         ("/", "validate1", "/validate1"),
         ("/p/q", "fn/spec.field", "/p/q/fn/spec.field"),
-        ("p/", "a-b.c/d", "/p/a-b.c/d"),
     ],
 )
 def test_the_id_is_appended_to_the_path_of_a_service(
@@ -335,13 +315,10 @@ ODD_IDS = [
         ("validate1", "auto.kopf.dev", "validate1.auto.kopf.dev"),
         ("fn/spec.field", "auto.kopf.dev", "fn.spec.field.auto.kopf.dev"),
         ("check_numbers", "auto.kopf.dev", "check-numbers.auto.kopf.dev"),
-        ("a:b", "auto.kopf.dev", "a3ab.auto.kopf.dev"),
         ("naïve", "auto.kopf.dev", "nac3afve.auto.kopf.dev"),
-        ("checkNumbers", "auto.kopf.dev", "checknumbers.auto.kopf.dev"),
         ("_private", "auto.kopf.dev", "private.auto.kopf.dev"),
         ("fn", "my.operator", "fn.my.operator"),
         ("fn", "operator", "fn.operator.local"),
-        ("fn/field", "operator", "fn.field.operator"),
     ],
 )
 def test_webhooks_are_named_after_the_handlers(handler_id: str, name: str, expected: str) -> None:
@@ -416,13 +393,10 @@ def test_the_namespace_of_the_operator_can_be_exempted() -> None:
     ("names", "options", "values"),
     [
         (("pods",), {}, ["kube-system", "ops"]),
-        (("v1", "pods"), {"subresource": "ephemeralcontainers"}, ["kube-system", "ops"]),
         ((webop.EVERYTHING,), {}, ["kube-system", "ops"]),
         (("pods",), {"namespace_selector": {}}, []),
-        (("pods",), {"namespace_selector": {"a": "b"}}, []),
         (("kopfexamples",), {}, []),
         (("example.com", "pods"), {}, []),
-        (("kopf.dev", webop.EVERYTHING), {}, []),
     ],
 )
 def test_webhooks_for_pods_do_not_keep_the_cluster_and_their_own_pods_from_starting(
@@ -439,36 +413,13 @@ def test_webhooks_for_pods_do_not_keep_the_cluster_and_their_own_pods_from_start
 OWN_REQUESTS = "not-by-the-operator"
 
 
-@rows(
-    ("username", "literal"),
-    [
-        ("system:serviceaccount:ns:name", '"system:serviceaccount:ns:name"'),
-        ('a"b\\c', r'"a\"b\\c"'),
-        ("a\nb", r'"a\nb"'),
-        ("é😀", '"é😀"'),
-    ],
-)
+@rows(("username", "literal"), [("system:a:b", '"system:a:b"'), ('a"b\\c', r'"a\"b\\c"')])
 def test_the_account_of_the_operator_can_be_exempted(username: str, literal: str) -> None:
     (webhook,) = build_all(declare(), username=username)
     assert webhook["matchConditions"] == [
         {"name": OWN_REQUESTS, "expression": f"request.userInfo.username != {literal}"}
     ]
     assert "namespaceSelector" not in webhook
-
-
-def test_the_condition_of_the_exemption_has_a_name_of_its_own() -> None:
-    conditions = {OWN_REQUESTS: "true", f"{OWN_REQUESTS}-2": "true"}
-    (webhook,) = build_all(declare(match_conditions=conditions), username="u")
-    names = [condition["name"] for condition in webhook["matchConditions"]]
-    assert names == [*conditions, f"{OWN_REQUESTS}-3"]
-
-
-def test_the_exemption_does_not_exceed_the_number_of_conditions() -> None:
-    conditions = dict([*MANY.items()][:64])
-    (webhook,) = build_all(declare(match_conditions=conditions), username="u")
-    assert len(webhook["matchConditions"]) == 64
-    joined = '(true\n) && (request.userInfo.username != "u")'
-    assert webhook["matchConditions"][-1] == {"name": "c63", "expression": joined}
 
 
 def test_webhooks_of_secrets_leave_out_the_one_that_the_operator_needs_to_start(
