@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import itertools
 from collections.abc import Callable
 from functools import partial
@@ -253,17 +252,6 @@ async def test_one_stray_401_is_forgiven(is_retried: bool) -> None:
 
 
 @in_virtual_time
-async def test_an_answer_of_a_proxy_in_between_is_no_proof_of_good_credentials() -> None:
-    server = Recorder(401, 503, 401, {})
-    infos = [ConnectionInfo("https://host", token=token) for token in ("old", "new")]
-    vault = Vault({"x": dataclasses.replace(infos[0], priority=1), "y": infos[1]})
-    async with connect(server, Networking(error_backoffs=[1]), vault) as client:
-        assert await client.request("GET", "/x") == {}
-    tokens = [request.headers["authorization"] for request in server.requests]
-    assert tokens == ["Bearer old"] * 3 + ["Bearer new"]
-
-
-@in_virtual_time
 async def test_a_server_behind_the_api_server_that_refuses_everybody_does_not_end_the_login() -> (
     None
 ):
@@ -297,7 +285,7 @@ async def test_refused_credentials_are_replaced_by_the_next_ones() -> None:
 
 
 class Line:
-    """The connections of each token; ``/slow`` and closing those of "old" take as long as said."""
+    """The connections of each token; ``/slow`` takes as long as said."""
 
     def __init__(self) -> None:
         self.events: list[str] = []
@@ -306,7 +294,8 @@ class Line:
     def open(self, info: ConnectionInfo) -> HTTPXTransport:
         async def answer(request: httpx.Request) -> httpx.Response:
             if request.url.path == "/slow":
-                await self.wait()
+                self.begun.set()
+                await self.proceed.wait()
             self.events.append(f"{info.token} {request.url.path}")
             return httpx.Response(200, content=b"{}")
 
@@ -315,13 +304,7 @@ class Line:
         return transport
 
     async def close(self, token: str | None) -> None:
-        if token == "old-and-slow":
-            await self.wait()
         self.events.append(f"{token} closed")
-
-    async def wait(self) -> None:
-        self.begun.set()
-        await self.proceed.wait()
 
     async def log_in(self, client: Client, token: str) -> None:
         await client.vault.populate({"x": ConnectionInfo(server="https://host", token=token)})
@@ -340,27 +323,6 @@ async def test_connections_of_outdated_credentials_are_closed_after_their_last_r
     await slow
     await client.aclose()
     assert line.events == ["old /1", "new /2", "old /slow", "old closed", "new closed"]
-
-
-async def test_no_request_is_sent_through_connections_that_were_closed_before_it() -> None:
-    """New credentials are replaced while those who open them still close the old ones."""
-    line = Line()
-    client = Client(Vault(), Networking(), transport_factory=line.open)
-    await line.log_in(client, "old-and-slow")
-    await client.request("GET", "/1")
-    await line.log_in(client, "b")
-    first = asyncio.create_task(client.request("GET", "/2"))
-    await line.begun.wait()
-    second = asyncio.create_task(client.request("GET", "/3"))
-    await line.log_in(client, "c")
-    await second
-    await client.request("GET", "/4")
-    line.proceed.set()
-    await first
-    await client.aclose()
-    for token in ("old-and-slow", "b", "c"):
-        events = [event for event in line.events if event.startswith(token)]
-        assert events.index(f"{token} closed") == len(events) - 1
 
 
 async def test_a_request_about_an_object_is_sent_once_if_it_is_not_to_be_retried() -> None:

@@ -86,14 +86,6 @@ async def test_a_log_that_is_followed_may_be_silent_and_another_one_must_not() -
         following.cancel()
 
 
-async def test_bytes_that_are_no_text_are_replaced_not_lost() -> None:
-    async def answer(connection: Connection) -> None:
-        await answer_log(connection, build_answer(b"a\xffb\r\n\nc"))
-
-    async with reading(answer) as client:
-        assert await client.logs("web-0", namespace="default") == ["a\ufffdb\r", "", "c"]
-
-
 async def test_what_no_log_has_is_refused_before_a_request() -> None:
     client = AsyncClient(connect(lambda _: pytest.fail("There was a request.")))
     with pytest.raises(TypeError, match=r"logs\(\) has no option tali"):

@@ -36,7 +36,6 @@ def test_certificate_and_key_are_loaded_from_two_texts_or_one_and_decrypted(
     ("arguments", "error", "message"),
     [
         ((LOCKED.cert, LOCKED.key, "wrong"), ssl.SSLError, None),
-        ((LOCKED.cert, LOCKED.key, ""), ssl.SSLError, None),
         # It is not asked for on the terminal.
         ((LOCKED.cert, LOCKED.key), ConfigurationError, "give its password"),
         ((LOCKED.cert, PAIR.key), ssl.SSLError, "KEY_VALUES_MISMATCH"),

@@ -52,10 +52,7 @@ async def test_a_review_to_the_public_address_is_answered_by_the_handlers(
     ("token", "words"),
     [
         (None, r"requires a verified account and authtoken\. ERR_NGROK_4018\. Give.*token="),
-        (
-            "my-own-token",
-            r"but it is invalid\. Your authtoken: \*\*\* ERR_NGROK_107\. Give your authtoken",
-        ),
+        ("my-own-token", r"Your authtoken: \*\*\* ERR_NGROK_107\. Give your authtoken"),
     ],
 )
 async def test_a_refused_token_is_told_of_in_the_words_of_the_agent(

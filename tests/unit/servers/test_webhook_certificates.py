@@ -9,7 +9,6 @@ import socket
 import ssl
 import subprocess
 import sys
-from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from tests.kit.webhook_servers import (
     REVIEW,
     Recorder,
     build_context,
-    collect,
     connect,
     get_bundle,
     get_port,
@@ -162,24 +160,17 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ({"certfile": "absent.pem"}, "certfile='absent.pem'.*No such file"),
         ({"cafile": "absent.pem"}, "cafile='absent.pem'.*No such file"),
-        ({"cadump": "absent/dump.pem"}, "cadump='absent/dump.pem'.*No such file"),
         ({"certfile": None}, "pkeyfile= needs certfile="),
         ({"password": None}, "encrypted: give its password"),
         ({"password": "wrong"}, "server-key.pem.*password of the key"),
         ({"pkeyfile": "other-key.pem"}, "other-key.pem.*its own private key"),
         ({"certfile": "server-key.pem"}, "certfile='server-key.pem'"),
         ({"verify_cafile": "absent.pem"}, "verify_cafile='absent.pem'.*No such file"),
-        ({"verify_cadata": "no PEM"}, "verify_cadata"),
-        ({"verify_capath": "absent"}, "verify_capath='absent'.*No such file"),
         ({"verify_mode": ssl.CERT_REQUIRED}, "CERT_REQUIRED needs .*verify_cafile="),
         ({"verify_subjects": ["api"]}, "verify_subjects= needs .*verify_cafile="),
-        ({"verify_subjects": [], "verify_cafile": "other-cert.pem"}, "verify_subjects= needs one"),
         ({"verify_subjects": "api"}, "verify_subjects= .* a list, got 'api'"),
-        ({"verify_mode": True}, "verify_mode= .* VerifyMode, got True"),
         ({"cafile": "server-key.pem"}, "cafile='server-key.pem' contains no certificate"),
         ({"pkeyfile": None}, "server-cert.pem.*no key; set pkeyfile="),
-        ({"port": "9443"}, "port= .* int, got '9443'"),
-        ({"extra_sans": "example.com"}, "extra_sans= .* a list, got 'example.com'"),
         ({"host": "https://example.com"}, "host= .* a name or an address, got 'https:"),
     ],
 )
@@ -206,12 +197,8 @@ async def test_a_ready_context_is_used_as_it_is(fn: Recorder, ca: KeyPair, pair:
 
 
 @pytest.mark.feature("ADM-79")
-@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-async def test_a_context_without_a_certificate_gets_one(
-    fn: Recorder, version: ssl.TLSVersion
-) -> None:
+async def test_a_context_without_a_certificate_gets_one(fn: Recorder) -> None:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.minimum_version = context.maximum_version = version
     async with serve(webop.WebhookServer(port=0, context=context), fn) as config:
         assert (await post(get_url(config), trust(get_bundle(config)))).status_code == 200
 
@@ -245,15 +232,14 @@ async def test_plain_http_does_not_drop_the_options_of_tls_silently(
 
 
 @pytest.mark.feature("ADM-26", "ADM-77", "D-14")
-@pytest.mark.parametrize("kind", ["verify_cafile", "verify_cadata-str", "verify_cadata-bytes"])
+@pytest.mark.parametrize("option", ["verify_cafile", "verify_cadata"])
 async def test_a_verified_client_is_shown_to_the_function(
-    fn: Recorder, tmp_path: Path, ca: KeyPair, client_pair: KeyPair, kind: str
+    fn: Recorder, tmp_path: Path, ca: KeyPair, client_pair: KeyPair, option: str
 ) -> None:
-    option, _, form = kind.partition("-")
     cafile = tmp_path / "clients.pem"
     cafile.write_bytes(ca.cert)
-    value = {"": cafile, "str": ca.cert.decode(), "bytes": ca.cert}[form]
-    server = webop.WebhookServer(port=0, verify_mode=ssl.CERT_OPTIONAL, **{option: value})  # type: ignore[arg-type]
+    options: Any = {option: cafile if option == "verify_cafile" else ca.cert.decode()}
+    server = webop.WebhookServer(port=0, verify_mode=ssl.CERT_OPTIONAL, **options)
     async with serve(server, fn) as config:
         url, bundle = get_url(config), get_bundle(config)
         assert (await post(url, trust(bundle, client=client_pair))).status_code == 200
@@ -360,65 +346,6 @@ async def test_a_changed_ca_of_clients_counts_and_the_removed_one_is_refused(
             await eventually(is_changed, "the changed CA")
             with pytest.raises(httpx.TransportError):  # its connection was closed, too
                 await kept.post(url, json=REVIEW)
-
-
-async def test_a_ca_of_clients_that_is_removed_with_a_new_certificate_verifies_no_open_connection(
-    fn: Recorder, ca: KeyPair, client_pair: KeyPair, tmp_path: Path
-) -> None:
-    file = tmp_path / "clients.pem"
-    file.write_bytes(ca.cert)
-    pair, next_pair = (build_certificate_self_signed(["localhost"]) for _ in range(2))
-    is_due, is_used = asyncio.Event(), asyncio.Event()
-
-    class Server(webop.WebhookServer):
-        async def watch_certificate(self) -> AsyncGenerator[bytes | None, None]:
-            await self.use_certificate(pair.cert, pair.key)
-            yield pair.cert
-            await is_due.wait()
-            await self.use_certificate(next_pair.cert, next_pair.key)
-            is_used.set()
-
-    # The next check of the CAs is far away.
-    server = Server(port=0, verify_cafile=file, file_check_interval=600)
-    async with (
-        collect(server, fn) as configs,
-        httpx.AsyncClient(verify=trust(pair.cert, client=client_pair), trust_env=False) as kept,
-    ):
-        url = get_url(await configs.get())
-        assert (await kept.post(url, json=REVIEW)).status_code == 200
-        file.write_bytes(build_ca("the-next-authority").cert)
-        is_due.set()
-        await is_used.wait()
-        with contextlib.suppress(httpx.TransportError):
-            assert (await kept.post(url, json=REVIEW)).status_code == 503
-    assert len(fn.calls) == 1
-
-
-async def test_a_handshake_that_began_before_its_ca_was_removed_is_cut(
-    fn: Recorder, ca: KeyPair, client_pair: KeyPair, tmp_path: Path, caplog: Any
-) -> None:
-    caplog.set_level(logging.INFO, "webop")
-    file = tmp_path / "clients.pem"
-    file.write_bytes(ca.cert)
-    server = webop.WebhookServer(port=0, verify_cafile=file, file_check_interval=0.05)
-    async with serve(server, fn) as config:
-        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        context = trust(get_bundle(config), client=client_pair)
-        tls = context.wrap_bio(incoming, outgoing, server_hostname="localhost")
-        async with connect(get_port(config)) as (reader, writer):
-            for _ in range(2):
-                with contextlib.suppress(ssl.SSLWantReadError):
-                    tls.do_handshake()  # the second time, its certificate is ready to be sent
-                    break
-                writer.write(outgoing.read())
-                incoming.write(await reader.read(65_536))
-            file.write_bytes(build_ca("the-next-authority").cert)
-            await eventually(lambda: "CA certificates of clients are in use" in caplog.text)
-            tls.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")
-            writer.write(outgoing.read())
-            with contextlib.suppress(ConnectionError):
-                assert await reader.read() == b""
-    assert fn.calls == []
 
 
 async def call_openssl(cert: bytes) -> str:

@@ -8,7 +8,6 @@ import contextlib
 import datetime as dt
 import functools
 import logging
-import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -184,32 +183,6 @@ async def test_a_changed_certificate_of_another_type_of_key_is_shown_when_the_lo
             assert await fetch_certificate(port) == to_der(pair)
             serial = x509.load_pem_x509_certificate(pair.cert).serial_number
             assert f"is in use: serial number {serial:X}, valid until " in caplog.text
-
-
-@pytest.mark.feature("ADM-79", "ADM-91")
-@pytest.mark.parametrize(
-    ("ciphers", "complaint"),
-    [("DEFAULT", "restart the operator"), ("DEFAULT@SECLEVEL=3", "KEY_TOO_SMALL")],
-    ids=["old one is still shown", "new one is too weak"],
-)
-async def test_a_certificate_that_the_context_of_the_user_cannot_show_is_logged_as_an_error(
-    fn: Recorder,
-    hosting: Hosting,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    ciphers: str,
-    complaint: str,
-) -> None:
-    caplog.set_level(logging.INFO)
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.set_ciphers(ciphers)
-    first = build_certificate_self_signed(["localhost"])
-    server = build_server(first, tmp_path, context=context)
-    async with operate(server, fn, hosting) as configs:
-        save(make_rsa(), tmp_path)
-        await eventually(lambda: complaint in caplog.text)
-        assert await fetch_certificate(get_port(configs.all[0])) == to_der(first)
-    assert "is in use" not in caplog.text
 
 
 @pytest.mark.feature("ADM-91")

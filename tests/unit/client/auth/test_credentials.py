@@ -139,22 +139,13 @@ async def test_another_content_of_the_same_files_makes_other_credentials(tmp_pat
     assert await vault.get() is new
 
 
-async def test_credentials_can_name_files_that_are_not_there_yet(tmp_path: Path) -> None:
-    info = ConnectionInfo(SERVER, ca_path=tmp_path / "gone")
-    assert Vault({"x": info}).is_usable(info)
-
-
 @pytest.mark.feature("AUT-18")
 @rows(
     ("source", "reason", "expected"),
     [
         ({}, "", "HTTP 401. Check that"),
         ({}, "Because.", r"HTTP 401\. Because\.$"),
-        (
-            {"x": build_info("old")},
-            "",
-            "HTTP 401. The login returned only credentials that were refused before",
-        ),
+        ({"x": build_info("old")}, "", "HTTP 401. The login returned only .* refused before"),
         ({"x": build_info("new", expiration=PAST)}, "", "HTTP 401. .* expired at 2020-01-01"),
     ],
 )
@@ -207,14 +198,7 @@ async def test_credentials_that_no_request_can_be_made_with_are_told_instead_of_
 
 
 @pytest.mark.parametrize(
-    "url",
-    [
-        "socks5://user:secret@host:1",
-        "http://user:secret@host:99999",
-        "http://user:secret/@host:1",
-        "user:sec@secret@host:1",
-        "http://user:secret@",
-    ],
+    "url", ["socks5://user:secret@host:1", "http://user:secret/@host:1", "user:sec@secret@host:1"]
 )
 @pytest.mark.parametrize("where", ["server", "proxy", "environment"])
 async def test_the_password_in_a_bad_url_is_not_told(

@@ -110,11 +110,8 @@ def test_a_plugin_may_ask_at_the_terminal_if_it_wants_to_and_there_is_one(
     assert told["spec"]["interactive"] is is_interactive
 
 
-@pytest.mark.parametrize("script", ["yes", "yes >&2"])
-def test_a_plugin_that_prints_without_end_does_not_fill_the_memory(
-    plugin: PluginFolder, script: str
-) -> None:
-    plugin.write_script(script)
+def test_a_plugin_that_prints_without_end_does_not_fill_the_memory(plugin: PluginFolder) -> None:
+    plugin.write_script("yes")
     with pytest.raises(LoginError, match=r"plugin.sh.* printed more than 4 MiB and was stopped"):
         fetch(plugin)
 
@@ -187,16 +184,12 @@ def test_a_plugin_that_is_not_installed_is_told_with_the_hint() -> None:
 @rows(
     ("config", "expected"),
     [
-        ("aws", "not a mapping"),
         ({"command": 5}, "no command"),
         ({"command": "x"}, "apiVersion is None"),
         ({"command": "x", "apiVersion": "client.authentication.k8s.io/v1alpha1"}, "v1alpha1"),
         ({"command": "x", "apiVersion": V1, "interactiveMode": "Maybe"}, "'Maybe'.*Never"),
         ({"command": "x", "apiVersion": V1, "args": "get-token"}, "args are not a list"),
-        ({"command": "x", "apiVersion": V1, "env": {"A": "1"}}, "env is not a list"),
-        ({"command": "x", "apiVersion": V1, "env": [{"value": "1"}]}, "env is not a list"),
         ({"command": "x", "apiVersion": V1, "env": [{"name": "A", "value": 1}]}, "all of them str"),
-        ({"command": "x", "apiVersion": V1, "installHint": ["x"]}, "installHint is not a string"),
         ({"command": "x", "apiVersion": V1, "provideClusterInfo": "false"}, "not true or false"),
     ],
 )

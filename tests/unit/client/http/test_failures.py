@@ -44,15 +44,12 @@ async def fail(
     [
         ("GET", "/apis/apps/v1", "get /apis/apps/v1"),
         ("GET", "/api/v1/pods?limit=1", "list pods"),
-        ("GET", "/api/v1/namespaces", "list namespaces"),
         ("GET", "/api/v1/namespaces/ns", "get namespaces 'ns'"),
-        ("PATCH", "/api/v1/namespaces/ns/status", "patch namespaces/status 'ns'"),
         ("PUT", "/api/v1/namespaces/ns/finalize", "update namespaces/finalize 'ns'"),
         ("POST", "/api/v1/namespaces/ns/pods", "create pods in namespace 'ns'"),
         ("DELETE", "/api/v1/namespaces/ns/pods", "deletecollection pods in namespace 'ns'"),
         ("DELETE", "/api/v1/namespaces/ns/pods/x", "delete pods 'x' in namespace 'ns'"),
         ("PATCH", EXAMPLE, "patch kopfexamples.kopf.dev/status 'x' in namespace 'ns'"),
-        ("OPTIONS", "/api/v1/pods", "options pods"),
     ],
 )
 async def test_a_request_is_told_in_the_words_of_rbac(
@@ -83,12 +80,7 @@ async def test_a_forbidden_request_is_told_with_the_remedy(
     ("method", "path", "text", "advice"),
     [
         ("PATCH", f"{MAPS}/a", NO_CREATE, "Grant the verb 'create' on 'configmaps'"),
-        (
-            "POST",
-            MAPS,
-            f"{OWNER} if you can't set finalizers",
-            "Grant the verb 'update' on",
-        ),
+        ("POST", MAPS, f"{OWNER} if you can't set finalizers", "Grant the verb 'update' on"),
         ("POST", MAPS, f"{OWNER}: cannot find RESTMapping for a.dev/v1", "The API server does not"),
     ],
 )
@@ -102,7 +94,6 @@ async def test_another_right_than_that_of_the_request_is_told(
     "text",
     [
         'pods "a" is forbidden: violates PodSecurity "restricted:latest"',
-        'persistentvolumeclaims "a" is forbidden: only dynamically provisioned pvc can',
         'pods "a" is forbidden: exceeded quota: q',
         'admission webhook "a.b" denied the request: no',
     ],
@@ -140,7 +131,6 @@ async def test_the_fields_of_a_status_are_kept() -> None:
         (b"", "HTTP 502"),
         (b"Bad Gateway\n", "HTTP 502: Bad Gateway"),
         (b"\xff", "HTTP 502: \N{REPLACEMENT CHARACTER}"),
-        (b"[]", "HTTP 502: []"),
         (b'{"kind":"Status","details":[],"message":"m"}', "HTTP 502: m"),
         (b"x" * 10_000, "HTTP 502: " + "x" * 500),
     ],
@@ -177,13 +167,11 @@ async def test_messages_of_servers_are_limited_and_control_no_terminal() -> None
     ("pauses", "wish", "is_enforced", "expected"),
     [
         ([5], None, True, 5),
-        ([5], 0, True, 5),
         ([5], 3, False, 5),
         ([5], 3, True, 3),
         ([5], 7, False, 7),
         ([5], 9999, False, 60),
         ([5], 9999, True, 9999),
-        ([99], 9999, False, 99),
         ([], 7, True, None),
     ],
 )

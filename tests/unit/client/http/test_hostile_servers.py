@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import gzip
-import socket
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from tests.kit.scripted_server import Connection, answer_with, build_answer, playing
-from tests.unit.client.http.test_http1 import echo
 from webop import ConnectionInfo
 from webop.errors import APIConnectionError
 
@@ -65,39 +60,6 @@ async def test_compressed_content_that_nobody_asked_for_is_refused() -> None:
         with pytest.raises(APIConnectionError, match=r"compressed \(gzip\), which was not req"):
             async with client.stream("/x"):
                 pass
-
-
-@contextlib.contextmanager
-def refusing_to_listen() -> Iterator[str]:
-    """Have the URL of a port at which connections get no answer: its queue is full."""
-    with contextlib.ExitStack() as stack:
-        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
-        for _ in range(3):
-            queued = stack.enter_context(socket.socket())
-            queued.setblocking(False)
-            queued.connect_ex(listener.getsockname())
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-
-
-async def test_an_address_that_does_not_respond_does_not_hold_up_the_next_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    look_up = socket.getaddrinfo
-    with refusing_to_listen() as url:
-        silent = int(url.rpartition(":")[2])
-
-        def find_both(*args: Any) -> Any:
-            if args[0] != "both.invalid":
-                return look_up(*args)
-            if args[5] & socket.AI_NUMERICHOST:
-                raise socket.gaierror
-            return [*look_up("127.0.0.1", silent, *args[2:5]), *look_up("127.0.0.1", *args[1:5])]
-
-        monkeypatch.setattr(socket, "getaddrinfo", find_both)
-        async with playing(echo) as server:
-            info = ConnectionInfo(f"http://both.invalid:{server.port}")
-            async with server.connect(info) as client, asyncio.timeout(5):
-                assert await client.request("GET", "/x") == {}
 
 
 async def test_a_line_without_an_end_does_not_fill_the_memory() -> None:

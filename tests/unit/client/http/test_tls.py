@@ -70,14 +70,10 @@ async def test_the_server_is_verified_unless_told_otherwise(ca: Pair, tmp_path: 
         ({"insecure": True}, True),
         ({"ca_data": PAIR.cert}, False),
         ({"ca_data": ca.cert}, True),
-        ({"ca_data": ca.cert.encode()}, True),
         ({"ca_data": bundle}, True),
         ({"ca_path": tmp_path / "latin.pem"}, True),
         ({"ca_data": encode(ca.cert)}, True),
-        ({"ca_data": encode(ca.cert).encode()}, True),
         ({"ca_path": str(tmp_path / "ca.pem")}, True),
-        ({"ca_path": tmp_path / "ca.pem"}, True),
-        ({"ca_path": bytes(tmp_path / "ca.pem")}, True),
     ]
     async with serving(ca, tmp_path, needs_client_certificate=False) as server:
         for kwargs, expected in values:
@@ -109,7 +105,6 @@ async def test_client_certificates_are_presented(ca: Pair, tmp_path: Path) -> No
         ({"certificate_data": pair.cert, "private_key_data": pair.key}, True),
         ({"certificate_data": encode(pair.cert), "private_key_data": encode(pair.key)}, True),
         ({"certificate_data": pair.cert, "private_key_path": key_path}, True),
-        ({"certificate_path": cert_path, "private_key_data": pair.key.encode()}, True),
         ({"certificate_path": cert_path, "private_key_path": key_path}, True),
         ({"certificate_path": tmp_path / "both.pem"}, True),
     ]
@@ -123,10 +118,8 @@ async def test_client_certificates_are_presented(ca: Pair, tmp_path: Path) -> No
     ("values", "reason"),
     [
         ({"ca_data": "garbage"}, "the CA certificate is neither PEM nor base64"),
-        ({"ca_data": "YWJj"}, "the CA certificate is neither PEM nor base64"),
         ({"ca_path": "/absent/ca.pem"}, "/absent/ca.pem"),
         ({"certificate_data": "YWJj"}, "the client certificate is neither"),
-        ({"certificate_path": "/absent/c.pem"}, "/absent/c.pem"),
         ({"private_key_path": "/absent/k.pem"}, "/absent/k.pem"),
         ({"private_key_data": PAIR.key}, "no client certificate"),
         ({"certificate_data": PAIR.cert}, "a client certificate, but no private key"),

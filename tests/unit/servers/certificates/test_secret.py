@@ -37,10 +37,8 @@ def _only(made: tuple[KeyPair, bytes]) -> tuple[KeyPair, tuple[bytes, ...]]:
     [
         None,
         {},
-        encode(tls_crt=b"", tls_key=b""),
         encode(tls_crt=b"nothing", tls_key=b"nothing"),
         encode(tls_crt=make()[0].cert, tls_key=make()[0].key),
-        encode(tls_crt=make()[0].cert),
     ],
 )
 def test_what_is_not_usable_is_left_out(data: Any) -> None:

@@ -27,24 +27,10 @@ def test_names_are_spelled_as_in_the_manual() -> None:
     }
 
 
-@pytest.mark.parametrize("name", ["Content-Type", "content-type", "CONTENT-TYPE"])
-def test_names_are_found_in_any_spelling(name: str) -> None:
+def test_names_are_found_in_any_spelling() -> None:
     headers = RequestHeaders(RAW)
-    assert headers[name] == "application/x-www-form-urlencoded"
-    assert name in headers
-    assert headers.get(name) == "application/x-www-form-urlencoded"
-
-
-def test_absent_names_are_absent() -> None:
-    headers = RequestHeaders(RAW)
+    for name in ("Content-Type", "content-type", "CONTENT-TYPE"):
+        assert headers[name] == headers.get(name) == "application/x-www-form-urlencoded"
     assert "Cookie" not in headers
-    assert headers.get("Cookie", "none") == "none"
     with pytest.raises(KeyError, match="Cookie"):
         headers["cookie"]
-
-
-def test_it_looks_like_a_dict() -> None:
-    headers = RequestHeaders(RAW[:1])
-    assert repr(headers) == "{'Host': 'localhost:54321'}"
-    assert headers == {"Host": "localhost:54321"}
-    assert len(headers) == 1
