@@ -49,19 +49,6 @@ def test_renamed_items_of_lists_are_taken_but_not_those_that_others_add(
     assert found == (None if taken is None else make(taken, left))
 
 
-def test_items_that_differ_in_one_part_of_their_key_are_told_apart() -> None:
-    udp, tcp = 'k:{"port":53,"protocol":"UDP"}', 'k:{"port":53,"protocol":"TCP"}'
-    new = 'k:{"port":54,"protocol":"TCP"}'
-
-    def make(own: Json, *others: Json) -> list[Json]:
-        return [entry(OWN, ports=own), *(entry("edit", "Update", ports=one) for one in others)]
-
-    content = {"ports": [{"port": 53}, {"port": 53, "protocol": "UDP"}]}
-    found = take_over(build(*make({udp: PORT}, {new: PORT})), OWN, FORMER, content)
-    assert found == make({udp: PORT, new: PORT})
-    assert take_over(build(*make({udp: PORT, tcp: PORT})), OWN, FORMER, content) is None
-
-
 def test_lists_inside_of_items_of_lists_are_looked_at_too() -> None:
     web, renamed = 'k:{"name":"web"}', 'k:{"name":"hacked"}'
 

@@ -43,12 +43,10 @@ def test_the_defaults_are_those_of_kubernetes_with_a_margin_before_the_end() -> 
     ("values", "text"),
     [
         ({"renew_deadline": 15}, "renew_deadline is 15 s and must be less than 14.25 s"),
-        ({"renew_deadline": 20}, "Lower it, or raise lease_duration"),
         ({"lease_duration": 1, "renew_deadline": 0.9}, "less than 0.75 s"),
         ({"retry_period": 10}, "retry_period is 10 s and must be less than renew_deadline, 10 s"),
         ({"lease_name": ""}, "must have 1 to 253 characters"),
         ({"lease_name": "My_Lease"}, "'My_Lease'"),
-        ({"lease_name": "a" * 254}, "letters, digits, dashes and dots"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused_with_the_reason(values: Json, text: str) -> None:
@@ -57,17 +55,12 @@ def test_settings_that_make_no_sense_are_refused_with_the_reason(values: Json, t
 
 
 def test_a_new_lease_is_as_client_go_writes_it() -> None:
+    holder: Json = {"holderIdentity": "me", "leaseDurationSeconds": 15, "leaseTransitions": 0}
     assert claim("mine", None, "me", 15, NOW) == {
         "apiVersion": "coordination.k8s.io/v1",
         "kind": "Lease",
         "metadata": {"name": "mine"},
-        "spec": {
-            "holderIdentity": "me",
-            "leaseDurationSeconds": 15,
-            "acquireTime": TIME,
-            "renewTime": TIME,
-            "leaseTransitions": 0,
-        },
+        "spec": {**holder, "acquireTime": TIME, "renewTime": TIME},
     }
 
 

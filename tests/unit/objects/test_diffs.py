@@ -52,7 +52,6 @@ def test_a_diff_of_a_field_is_that_of_the_manual() -> None:
     ("old", "new", "expected"),
     [
         (None, None, ()),
-        ({}, {}, ()),
         (None, {"a": 1}, [("add", (), None, {"a": 1})]),
         ({"a": 1}, None, [("remove", (), {"a": 1}, None)]),
         ({"a": None}, {}, ()),
@@ -62,7 +61,6 @@ def test_a_diff_of_a_field_is_that_of_the_manual() -> None:
         ({"a": [1, 2]}, {"a": [1, 3]}, [("change", ("a",), [1, 2], [1, 3])]),
         ({"a": {"b": 1}}, {"a": "text"}, [("change", ("a",), {"b": 1}, "text")]),
         ({"a": {"b": {"c": 1}}}, {"a": {"b": {"c": 2}}}, [("change", ("a", "b", "c"), 1, 2)]),
-        ({"a": {"b": 1}}, {"a": {}}, [("remove", ("a", "b"), 1, None)]),
         ({"a": {}}, {"a": {"b": {"c": 1}}}, [("add", ("a", "b"), None, {"c": 1})]),
     ],
 )
@@ -83,8 +81,6 @@ def test_mappings_are_compared_deeply_and_lists_as_a_whole(
         ({"spec": {"x": {"y": 1}}}, {}, ("spec", "x", "y"), [("remove", (), 1, None)]),
         ({}, {"spec": {"z": 1}}, ("spec", "x"), []),
         (None, {"spec": {"x": 1}}, ("spec", "x"), [("add", (), None, 1)]),
-        ({"spec": "text"}, {"spec": {"x": 1}}, ("spec", "x"), [("add", (), None, 1)]),
-        ({"spec": {"x": "a"}}, {"spec": {"x": "b"}}, ("spec", "x", "y"), []),
     ],
 )
 def test_a_change_of_a_parent_is_a_change_of_the_field_as_far_as_it_differs(

@@ -7,10 +7,7 @@ import re
 import pytest
 
 from tests.kit.rows import rows
-from webop.objects.namespace_patterns import (
-    NamespacePattern,
-    matches_pattern,
-)
+from webop.objects.namespace_patterns import NamespacePattern, matches_pattern
 
 
 @pytest.mark.feature("SCP-02", "SCP-03", "SCP-04", "SCP-05", "SCP-06", "SCP-07", "SCP-08")
@@ -21,12 +18,9 @@ from webop.objects.namespace_patterns import (
         ("ns*", ["ns", "ns1", "ns-x"], ["n", "xns"]),
         ("ns?", ["ns1"], ["ns", "ns12"]),
         ("*", ["ns", "anything"], []),
-        ("*-pr-*", ["a-pr-b", "-pr-"], ["pr", "a-pr"]),
         ("!ns", ["other", "ns1"], ["ns"]),
-        ("!*-pr-*", ["myapp-live"], ["myapp-pr-1"]),
         ("!a*,!b*", ["c"], ["a1", "b1"]),
         ("a*,b*", ["a1"], ["b1", "c"]),  # the first one is decisive
-        ("a*,!*z", ["ab"], ["az", "b"]),
         ("a*,!*z,abz", ["ab", "abz"], ["acz"]),
         (
             "myapp-*,!*-pr-*,*-pr-123",
@@ -35,7 +29,6 @@ from webop.objects.namespace_patterns import (
         ),
         (" myapp-* , !*-pr-* ", ["myapp-live"], ["myapp-pr-456", " myapp-live"]),
         (re.compile(r"ns\d+"), ["ns1", "ns12"], ["ns", "ns1x", "xns1"]),
-        (re.compile(r"a|ab"), ["a", "ab"], ["abc"]),
     ],
 )
 def test_patterns_match_names(

@@ -15,7 +15,6 @@ from webop.objects.rights import parse_right
         ("core.oam.dev/applications:get", "core.oam.dev", "applications", ""),
         ("score.example.com/games/status:get", "score.example.com", "games", "status"),
         ("pods/log:get", None, "pods", "log"),
-        ("batch/jobs:get", "batch", "jobs", ""),
     ],
 )
 def test_a_right_is_for_the_group_that_it_names(

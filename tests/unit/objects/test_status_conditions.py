@@ -54,13 +54,9 @@ def test_a_condition_is_added_where_there_is_none(status: Json) -> None:
     changed = apply({"metadata": {}, **status}, ("Ready", None, "Starting", "Wait."))
     [condition] = changed["status"]["conditions"]
     assert get_age(condition) < 60
-    assert condition == {
-        "type": "Ready",
-        "status": "Unknown",
-        "reason": "Starting",
-        "message": "Wait.",
-        "lastTransitionTime": condition["lastTransitionTime"],
-    }
+    del condition["lastTransitionTime"]
+    described = {"status": "Unknown", "reason": "Starting", "message": "Wait."}
+    assert condition == {"type": "Ready", **described}
 
 
 def test_the_time_of_the_transition_changes_with_the_status_only() -> None:
@@ -87,13 +83,10 @@ def test_what_is_as_it_should_be_is_not_written() -> None:
     ("name", "status", "reason", "message"),
     [
         ("not a type", True, "Fine", "type of a condition"),
-        ("", True, "Fine", "type of a condition"),
         ("Ready", "True", "Fine", "True, False or None"),
-        ("Ready", True, "", "reason= must be a word"),
         ("Ready", True, "two words", "reason= must be a word"),
         ("Ready", True, "Ends:", "reason= must be a word"),
         ("x" * 317, True, "Fine", "type of a condition"),
-        ("Ready", True, "x" * 1025, "reason= must be a word"),
     ],
 )
 def test_what_api_servers_would_refuse_is_refused_at_once(
