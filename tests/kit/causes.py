@@ -10,7 +10,7 @@ from typing import Any
 
 import webop
 from webop import Body, Memo, Patch, Resource
-from webop.handlers.causes import ChangeCause, EventCause, WebhookCause, detect_reason
+from webop.handlers.causes import ChangeCause, EventCause, detect_reason
 from webop.handlers.filters import matches
 from webop.handlers.model import Reason
 from webop.handlers.registry import ResourceHandlers
@@ -92,24 +92,6 @@ def build_event(new: Json) -> EventCause:
         **_describe(Body(new)),
         type="MODIFIED",
         event={"type": "MODIFIED", "object": new},  # type: ignore[typeddict-item]
-    )
-
-
-def build_review(
-    new: Json, operation: str = "CREATE", subresource: str | None = None
-) -> WebhookCause:
-    body = Body(new)
-    return WebhookCause(
-        **_describe(body),
-        old=None,
-        new=body,
-        operation=operation,
-        subresource=subresource,
-        dryrun=False,
-        userinfo={},
-        warnings=[],
-        headers={},
-        sslpeer=None,
     )
 
 

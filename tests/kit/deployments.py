@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import yaml
 
+from tests.kit.exec_plugins import build_kubeconfig
 from tests.kit.forking import fork
 from tests.kit.http_relay import Relay
 from tests.kit.operators import open_http
@@ -100,7 +101,8 @@ async def run_as_pod(
     path = f"/api/v1/namespaces/{home}/serviceaccounts/{name}/token"
     token = (await admin.create(path, {"spec": {}}))["status"]["token"]
     kubeconfig = folder / "kubeconfig"
-    kubeconfig.write_text(json.dumps(_build_kubeconfig(relayed.server.url, token, home)))
+    credentials = build_kubeconfig({"token": token}, namespace=home, server=relayed.server.url)
+    kubeconfig.write_text(json.dumps(credentials))
     faster = folder / "faster.py"
     faster.write_text(_FASTER.format(port=port))
     for service in deployed.find("Service"):
@@ -130,15 +132,3 @@ async def run_as_pod(
         process.terminate()
         code = await process.wait()
     assert code == 0, log.read_text()
-
-
-def _build_kubeconfig(server: str, token: str, namespace: str) -> Json:
-    context = {"cluster": "c", "user": "u", "namespace": namespace}
-    return {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": "c",
-        "contexts": [{"name": "c", "context": context}],
-        "clusters": [{"name": "c", "cluster": {"server": server}}],
-        "users": [{"name": "u", "user": {"token": token}}],
-    }

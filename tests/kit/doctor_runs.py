@@ -109,17 +109,11 @@ async def configure(
         webhook: more about the webhook.
     """
     group, version, plural = site.names
+    rule = {"apiGroups": [group], "apiVersions": [version]}
     made: Json = {
         "name": f"check.{site.name}",
         "clientConfig": config,
-        "rules": [
-            {
-                "apiGroups": [group],
-                "apiVersions": [version],
-                "resources": [plural],
-                "operations": ["*"],
-            }
-        ],
+        "rules": [{**rule, "resources": [plural], "operations": ["*"]}],
         "sideEffects": "None",
         "admissionReviewVersions": ["v1"],
         "timeoutSeconds": 2,

@@ -20,13 +20,7 @@ BODY: dict[str, Any] = {
     "kind": "KopfExample",
     "metadata": {"name": "kex", "namespace": "ns", "uid": "u1"},
 }
-REFERENCE = {
-    "apiVersion": "kopf.dev/v1",
-    "kind": "KopfExample",
-    "name": "kex",
-    "uid": "u1",
-    "namespace": "ns",
-}
+REFERENCE = {"apiVersion": "kopf.dev/v1", "kind": "KopfExample", **BODY["metadata"]}
 
 
 class Recorder:

@@ -51,8 +51,10 @@ class PluginFolder:
         return self.kubeconfig
 
 
-def build_kubeconfig(user: dict[str, Any] | None = None, **cluster: Any) -> dict[str, Any]:
-    context = {"cluster": "cl", "user": "us", "namespace": "ns"}
+def build_kubeconfig(
+    user: dict[str, Any] | None = None, *, namespace: str = "ns", **cluster: Any
+) -> dict[str, Any]:
+    context = {"cluster": "cl", "user": "us", "namespace": namespace}
     return {
         "apiVersion": "v1",
         "kind": "Config",

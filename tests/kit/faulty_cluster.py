@@ -24,7 +24,6 @@ from webop.client.http.requests import APPLY_PATCH
 from webop.testing.apiserver import Json, Refusal, Request, Watch
 
 RESOURCE = Resource("kopf.dev", "v1", "kopfexamples", namespaced=True)
-NAMESPACES = Resource("", "v1", "namespaces", namespaced=False)
 PATH = RESOURCE.get_url()
 
 

@@ -97,19 +97,6 @@ class Relay:
         async for data in _read(await self._send(request, stream=True)):
             yield data
 
-    def hold_watches(self, plural: str) -> asyncio.Event:
-        """Let watches of a kind begin only while the event is set that this returns."""
-        may_begin = asyncio.Event()
-
-        async def watch(request: httpx.Request) -> AsyncIterator[bytes]:
-            if plural in request.url.path:
-                await may_begin.wait()
-            async for data in self.pass_watch_on(request):
-                yield data
-
-        self.watch = watch
-        return may_begin
-
     async def close(self) -> None:
         """End what goes through it."""
         await self.server.stop()

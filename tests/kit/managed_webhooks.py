@@ -31,12 +31,8 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 GROUP = "admissionregistration.k8s.io"
 KINDS = {
-    WebhookType.VALIDATING: webop.Resource(
-        GROUP, "v1", "validatingwebhookconfigurations", namespaced=False
-    ),
-    WebhookType.MUTATING: webop.Resource(
-        GROUP, "v1", "mutatingwebhookconfigurations", namespaced=False
-    ),
+    kind: webop.Resource(GROUP, "v1", f"{kind.name.lower()}webhookconfigurations", namespaced=False)
+    for kind in WebhookType
 }
 
 _PATIENCE = 20.0  # seconds; only failing tests wait for so long

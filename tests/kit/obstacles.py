@@ -14,12 +14,8 @@ _GROUP = "admissionregistration.k8s.io/v1"
 
 
 def _build_rule(objects: Objects) -> Json:
-    return {
-        "apiGroups": [objects.resource.group],
-        "apiVersions": ["*"],
-        "resources": [objects.resource.plural],
-        "operations": ["UPDATE"],
-    }
+    kind = {"apiGroups": [objects.resource.group], "resources": [objects.resource.plural]}
+    return {**kind, "apiVersions": ["*"], "operations": ["UPDATE"]}
 
 
 @contextlib.asynccontextmanager

@@ -18,6 +18,7 @@ import pytest
 
 import webop
 from tests.kit import ngrok_standin
+from tests.kit.exec_plugins import is_running
 from tests.kit.ngrok_standin import GOOD_TOKEN
 from tests.kit.webhook_servers import REVIEW, trust
 from webop.servers.certificates.certs import build_certificate_self_signed
@@ -36,9 +37,7 @@ class StandIn:
 
     @property
     def calls(self) -> list[dict[str, Any]]:
-        path = self.folder / "calls"
-        lines = path.read_text().splitlines() if path.exists() else []
-        return [json.loads(line) for line in lines]
+        return [json.loads(line) for line in (self.folder / "calls").read_text().splitlines()]
 
     @property
     def pids(self) -> list[int]:
@@ -46,7 +45,7 @@ class StandIn:
 
     @property
     def running(self) -> list[int]:
-        return [pid for pid in self.pids if _is_running(pid)]
+        return [pid for pid in self.pids if is_running(pid)]
 
     def be(self, mood: str) -> None:
         """Misbehave from now on; see the stand-in for the moods."""
@@ -65,6 +64,8 @@ def prepare(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
     home = folder / "bin"
     home.mkdir()
     made = StandIn(home)
+    made.be("")
+    (home / "calls").touch()
     command = [sys.executable, ngrok_standin.__file__, str(home)]
     made.binary.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
     made.binary.chmod(0o755)
@@ -79,11 +80,3 @@ async def review(url: str, body: Any = None) -> httpx.Response:
     context = trust(_TLS.cert)
     async with httpx.AsyncClient(verify=context, trust_env=False) as client:
         return await client.post(url, json=body or REVIEW)
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True

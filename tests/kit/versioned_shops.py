@@ -110,14 +110,13 @@ class Shops:
         path = f"/apis/{GROUP}/{version}/namespaces/{self.namespace}/shops"
         return f"{path}/{name}" if name else path
 
-    async def create(self, version: str, name: str, spec: Json, **metadata: Any) -> Json:
-        body = {
-            "apiVersion": f"{GROUP}/{version}",
-            "kind": "Shop",
-            "metadata": {"name": name, **metadata},
-            "spec": spec,
-        }
-        created: Json = await self.client.request("POST", self.locate(version), body=body)
+    async def create(
+        self, version: str, name: str, spec: Json, params: Any = None, **metadata: Any
+    ) -> Json:
+        described = {"apiVersion": f"{GROUP}/{version}", "kind": "Shop"}
+        body = {**described, "metadata": {"name": name, **metadata}, "spec": spec}
+        path = self.locate(version)
+        created: Json = await self.client.request("POST", path, body=body, params=params)
         return created
 
     async def get(self, version: str, name: str) -> Json:
@@ -140,19 +139,11 @@ class Shops:
     async def wait_converted(self, version: str = "v1") -> None:
         """Wait until API servers convert by the operator, which adds the port."""
         probe = {"v1": {"address": "a"}, "v1alpha1": {"url": "http://a"}}[version]
-        body = {
-            "apiVersion": f"{GROUP}/{version}",
-            "kind": "Shop",
-            "metadata": {"name": "probe"},
-            "spec": probe,
-        }
-
-        path, params = self.locate(version), {"dryRun": "All"}
         await eventually(
             self.read_conversion, "the conversion", check=lambda it: it["strategy"] == "Webhook"
         )
         await eventually(
-            lambda: self.client.request("POST", path, body=body, params=params),
+            lambda: self.create(version, "probe", probe, {"dryRun": "All"}),
             "the conversion in force",
             check=lambda made: ":80" in str(made["spec"]),
             ignoring=APIError,

@@ -18,9 +18,7 @@ from webop.admission.configurations.replica_agreement import (
     decide,
     decode_record,
     is_same,
-    join_address,
     parse_bundle,
-    split_address,
 )
 from webop.handlers.model import WebhookType
 
@@ -267,19 +265,3 @@ def damage(old: str, new: str) -> str:
 )
 def test_what_is_not_a_record_counts_as_a_replica_that_has_retired(text: str) -> None:
     assert decode_record(text).is_retired
-
-
-@rows(
-    ("config", "address", "path"),
-    [
-        ({"url": "https://host"}, {"url": "https://host"}, ""),
-        ({"url": "https://host:1/a/b%20c"}, {"url": "https://host:1"}, "/a/b%20c"),
-        ({"url": "https://[::1]:1/a", "caBundle": "x"}, {"url": "https://[::1]:1"}, "/a"),
-        ({"service": {**NAMED, "path": "/a", "port": 1}}, {"service": {**NAMED, "port": 1}}, "/a"),
-    ],
-)
-def test_client_configs_are_taken_apart_and_put_together(
-    config: dict[str, Any], address: dict[str, Any], path: str
-) -> None:
-    assert split_address(config) == (address, path)
-    assert split_address(join_address(address, path)) == (address, path)

@@ -19,7 +19,6 @@ from tests.kit.operators import build_settings
 from tests.kit.reviews import Site, serve
 from tests.kit.versioned_shops import (
     GROUP,
-    NewSpec,
     ShopV1,
     ShopV2,
     declare,
@@ -167,17 +166,6 @@ async def test_a_result_that_cannot_be_an_answer_is_named(
     assert text in message
 
 
-async def test_the_kind_and_the_version_of_a_result_are_those_that_were_asked_for() -> None:
-    def convert(old: ShopV1) -> ShopV2:
-        return ShopV2(api_version="other/v9", kind="Other", spec=NewSpec(host=old.spec.address))
-
-    async with convert_by(convert) as site:
-        response = await post(site, build(V1))
-    (found,) = response["convertedObjects"]
-    assert (found["apiVersion"], found["kind"]) == (f"{GROUP}/v2", "Shop")
-    assert found["metadata"] == V1["metadata"]
-
-
 async def test_of_two_hundred_objects_the_one_that_fails_is_named(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -186,16 +174,6 @@ async def test_of_two_hundred_objects_the_one_that_fails_is_named(
     async with convert_by(upgrade) as site:
         message = await show(site, caplog, *objects)
     assert message.startswith("Cannot convert Shop shop-150 from v1 to v2: the object does")
-
-
-async def test_a_review_of_seven_mebibytes_is_converted_and_a_larger_one_refused() -> None:
-    async with convert_by(upgrade) as site:
-        for count, status in ((90_000, 200), (120_000, 413)):
-            tags = {f"{number:06}": "y" * 60 for number in range(count)}
-            review = build({**V1, "spec": {"address": "host:81", "tags": tags}})
-            answer = await site.post(review, "/convert")
-            assert answer.status_code == status, answer.text[:999]
-            await check_alive(site)
 
 
 async def test_a_change_that_was_accepted_survives_the_repair_in_the_other_version() -> None:

@@ -145,41 +145,6 @@ async def test_a_validation_error_is_a_refusal_with_a_cause_for_each_field(
     assert "Traceback" not in caplog.text
 
 
-@pytest.mark.feature("ADM-06")
-async def test_a_validation_error_ranks_with_the_refusals() -> None:
-    errors: list[Exception] = [
-        webop.PermanentError("permanent"),
-        validate(WRONG),
-        webop.AdmissionError("the later refusal"),
-    ]
-    for number, error in enumerate(errors):
-
-        @webop.on.validate("kopfexamples", id=f"check{number}")
-        def check(error: Exception = error, **_: Any) -> None:
-            raise error
-
-    response = await send_review()
-    assert response["status"]["message"].startswith("items[0].size: ")
-
-
-def test_errors_of_the_whole_have_the_path_itself() -> None:
-    class Range(pydantic.BaseModel):
-        low: int
-        high: int
-
-        @pydantic.model_validator(mode="after")
-        def check(self) -> Range:
-            if self.low > self.high:
-                raise ValueError("low is above high")
-            return self
-
-    exc = validate({"low": 2, "high": 1}, Range)
-    (cause,) = webop.AdmissionError.from_validation(exc, path="spec").causes
-    assert cause == webop.AdmissionCause("spec", "low is above high")
-    error = webop.AdmissionError.from_validation(exc)
-    assert (error.causes[0].field, str(error)) == ("", "low is above high")
-
-
 def test_very_many_errors_are_counted() -> None:
     exc = validate({"items": [{}] * 500})
     error = webop.AdmissionError.from_validation(exc, path="spec")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from typing import Any
 
@@ -236,12 +235,6 @@ def test_handlers_of_ambiguous_resources_are_left_out() -> None:
     both = [EXAMPLES, FOREIGN]
     assert build_all(declare(), resources=both) == []
     assert len(build_all(declare("kopf.dev", "kopfexamples"), resources=both)) == 1
-
-
-def test_a_category_makes_several_rules_of_one_webhook() -> None:
-    selected = [dataclasses.replace(one, categories=frozenset({"all"})) for one in (EXAMPLES, PODS)]
-    (webhook,) = build_all(declare(category="all"), resources=selected)
-    assert [rule["resources"] for rule in webhook["rules"]] == [["kopfexamples"], ["pods"]]
 
 
 @rows(

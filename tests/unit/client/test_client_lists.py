@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import warnings
-from typing import Any
 
 import httpx
 import pytest
@@ -38,16 +37,12 @@ class Library:
         return AsyncClient(connect(self.handle))
 
 
-def get_names(found: list[dict[str, Any]]) -> list[str]:
-    return [one["metadata"]["name"] for one in found]
-
-
 async def test_a_list_is_awaited_or_read_in_the_same_order() -> None:
     library = Library(2 * PAGE + 1)
     client = library.connect()
     names = [str(number) for number in range(library.count)]
-    assert get_names(await client.list(RESOURCE)) == names
-    assert get_names([one async for one in client.list(RESOURCE)]) == names
+    assert [one["metadata"]["name"] for one in await client.list(RESOURCE)] == names
+    assert [one["metadata"]["name"] async for one in client.list(RESOURCE)] == names
     assert len(library.requests) == 6
 
 

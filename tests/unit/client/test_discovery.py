@@ -36,9 +36,9 @@ KEX_V1 = Resource(
 KEX_BETA = dataclasses.replace(KEX_V1, version="v1beta1", preferred=False)
 POD = {
     "resource": "pods",
-    "responseKind": {"group": "", "version": "v1", "kind": "Pod"},
     "scope": "Namespaced",
     "singularResource": "pod",
+    "responseKind": {"group": "", "version": "v1", "kind": "Pod"},
     "verbs": ["list", "watch"],
     "shortNames": ["po"],
     "categories": ["all"],
@@ -102,20 +102,13 @@ class Server:
         return connect(self, Networking(error_backoffs=[0.01]))
 
 
-def get_all_fields(resources: frozenset[Resource]) -> list[dict[str, Any]]:
-    fields = Resource.__dataclass_fields__
-    return sorted(
-        ({name: getattr(resource, name) for name in fields} for resource in resources), key=str
-    )
-
-
 @pytest.mark.feature("RES-19", "RES-20", "RES-22")
 async def test_all_is_known_about_all_resources_but_those_of_a_broken_group() -> None:
     async with Server(CLUSTER).connect() as client:
         found = await discover(client)
     expected = frozenset({PODS, KEX_V1, KEX_BETA})
     assert found.resources == expected
-    assert get_all_fields(found.resources) == get_all_fields(expected)
+    assert sorted(map(repr, found.resources)) == sorted(map(repr, expected))
     assert found.broken == {("metrics.k8s.io", "v1beta1")}
 
 

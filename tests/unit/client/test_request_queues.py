@@ -38,15 +38,11 @@ class SlowServer:
         self.seconds = seconds
         self.active: Counter[str] = Counter()
         self.most: Counter[str] = Counter()
-        self.most_in_all = 0
-        self.order: list[str] = []
 
     async def handle(self, request: httpx.Request) -> httpx.Response:
-        *_, kind, name = request.url.path.split("/")
-        self.order.append(name)
+        *_, kind, _ = request.url.path.split("/")
         self.active[kind] += 1
         self.most[kind] = max(self.most[kind], self.active[kind])
-        self.most_in_all = max(self.most_in_all, self.active.total())
         try:
             await asyncio.sleep(self.seconds.get(kind, 0))
         finally:

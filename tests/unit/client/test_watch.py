@@ -280,16 +280,6 @@ async def test_pauses_grow_up_to_a_limit_and_shrink_after_health() -> None:
         assert mirror.status.failures == 0
 
 
-@in_virtual_time
-async def test_a_server_that_ends_streams_at_once_is_not_flooded() -> None:
-    cluster = FaultyCluster("a")
-    async with following(cluster):
-        cluster.refuse("watch", lambda: httpx.Response(200, content=b""), 1000)
-        cluster.cut()
-        await asyncio.sleep(600)
-        assert len(cluster.requests) < 50
-
-
 @pytest.mark.parametrize(
     "answer",
     [answer_status(410, "Expired"), lambda: httpx.Response(200, content=encode_line(GONE))],
@@ -310,18 +300,6 @@ async def test_a_lost_version_is_replaced_at_once_but_not_in_circles(answer: Ans
         cluster.cut()
         await asyncio.sleep(600)
         assert len(cluster.requests) < 100
-
-
-@in_virtual_time
-async def test_the_pauses_of_requests_do_not_hide_the_troubles_of_a_listing() -> None:
-    cluster = FaultyCluster("a")
-    cluster.refuse("list", answer_status(503), 3)
-    networking = Networking(error_backoffs=[1000] * 9)
-    async with mirroring(cluster.connect(networking)) as mirror:
-        await asyncio.sleep(0.5)
-        assert mirror.status.failures == 1
-        await asyncio.sleep(30)
-        await mirror.catch_up(cluster)
 
 
 @in_virtual_time

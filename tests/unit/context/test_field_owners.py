@@ -49,18 +49,6 @@ def test_renamed_items_of_lists_are_taken_but_not_those_that_others_add(
     assert found == (None if taken is None else make(taken, left))
 
 
-def test_lists_inside_of_items_of_lists_are_looked_at_too() -> None:
-    web, renamed = 'k:{"name":"web"}', 'k:{"name":"hacked"}'
-
-    def make(own: Json, *others: Json) -> list[Json]:
-        mine = entry(OWN, list={web: {"f:env": own, "f:name": {}}})
-        return [mine, *(entry("edit", "Update", list={web: {"f:env": one}}) for one in others)]
-
-    item: Json = {renamed: {"f:name": {}}}
-    content = {"list": [{"name": "web", "env": [{"name": "X"}]}]}
-    assert take_over(build(*make({}, item)), OWN, FORMER, content) == make(item)
-
-
 def test_items_of_others_that_apply_the_object_too_stay() -> None:
     mine = entry(OWN, type={})
     child = build(mine, entry("mesh", ports={NEW: PORT}))

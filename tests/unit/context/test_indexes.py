@@ -67,7 +67,7 @@ def flatten(model: Model) -> dict[Hashable, list[Any]]:
     return {key: sorted(values, key=repr) for key, values in found.items()}
 
 
-@pytest.mark.feature("IDX-24", "IDX-25")
+@pytest.mark.feature("IDX-24")
 def test_threads_read_while_the_index_changes() -> None:
     index = build_index(stable={"stable": 1, "shared": 1})
     enough = threading.Event()
@@ -92,6 +92,35 @@ def test_threads_read_while_the_index_changes() -> None:
         enough.set()
         for each in (*reading, changing):
             each.result()
+
+
+class Key(str):
+    """Counts how often a collection looks at any of them."""
+
+    __slots__ = ()
+    looks = 0
+
+    def __hash__(self) -> int:
+        Key.looks += 1
+        return super().__hash__()
+
+    def __eq__(self, other: object) -> bool:
+        Key.looks += 1
+        return super().__eq__(other)
+
+
+@pytest.mark.feature("IDX-25")
+def test_the_work_on_one_object_does_not_depend_on_the_number_of_others() -> None:
+    costs = []
+    for count in (10, 1000):
+        index = build_index(**{f"u{n}": {Key(n): n} for n in range(count)})
+        Key.looks = 0
+        assert list(index[Key("5")]) == [5]
+        index.replace("u5", {Key("new"): 1})
+        index.discard("u5")
+        costs.append(Key.looks)
+    # Two keys can meet in the table by chance; nothing grows with the number of objects.
+    assert costs[1] <= costs[0] + 10
 
 
 def build_handler(fn: Any, id: str) -> IndexHandler:

@@ -57,14 +57,3 @@ def test_keys_do_not_touch_the_disk_where_there_are_memory_files(
     before = list(Path("/proc/self/fd").iterdir())
     load_key_material(context, PAIR.cert, PAIR.key)
     assert len(list(Path("/proc/self/fd").iterdir())) == len(before)
-
-
-def test_keys_do_not_stay_on_the_disk_where_there_are_no_memory_files(
-    context: ssl.SSLContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.delattr(os, "memfd_create", raising=False)
-    load_key_material(context, PAIR.cert, PAIR.key)
-    with pytest.raises(ssl.SSLError):
-        load_key_material(context, b"")
-    assert list(tmp_path.iterdir()) == []

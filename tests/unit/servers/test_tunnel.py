@@ -16,7 +16,6 @@ from tests.kit.pages import find_snippets
 from tests.kit.webhook_servers import RESPONSE, Recorder, collect, get_url, post, serve
 from webop.aio.backoff import Backoff
 from webop.errors import ConfigurationError
-from webop.servers.limits import DefaultLimits, Hosting, current_hosting
 
 AGENT = """#!/bin/sh
 echo $$ $* >> {folder}/calls
@@ -84,18 +83,3 @@ async def test_a_tunnel_that_is_never_ready_is_told_of() -> None:
     with pytest.raises(ConfigurationError, match=r"tunnel: It was not ready after 0\.05 s"):
         async with serve(Silent(port=0), Recorder()):
             pass
-
-
-async def test_the_limits_of_the_operator_are_those_of_the_local_server_of_a_tunnel() -> None:
-    upstreams: list[str] = []
-
-    class Server(webop.WebhookTunnel):
-        async def open(self, upstream: str) -> Any:
-            upstreams.append(upstream)
-            yield "https://x"
-            await asyncio.Event().wait()
-
-    current_hosting.set(Hosting(DefaultLimits(max_body=10)))
-    async with serve(Server(port=0), Recorder()):
-        answer = (await post(upstreams[0])).json()["response"]
-        assert answer["status"]["code"] == 413

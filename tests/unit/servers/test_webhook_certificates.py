@@ -215,19 +215,10 @@ async def test_a_context_for_clients_is_an_error_with_advice(fn: Recorder) -> No
 
 
 @pytest.mark.feature("ADM-77", "ADM-78")
-@rows(
-    "options",
-    [
-        {"verify_mode": ssl.CERT_REQUIRED},
-        {"verify_capath": "folder"},
-        {"context": ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)},
-    ],
-)
-async def test_plain_http_does_not_drop_the_options_of_tls_silently(
-    fn: Recorder, options: Any
-) -> None:
+async def test_plain_http_does_not_drop_the_options_of_tls_silently(fn: Recorder) -> None:
+    server = webop.WebhookServer(port=0, insecure=True, verify_capath="folder")
     with pytest.raises(ConfigurationError, match=r"insecure=True .*exclude"):
-        async with serve(webop.WebhookServer(port=0, insecure=True, **options), fn):
+        async with serve(server, fn):
             pass
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import traceback
 from collections.abc import Callable
 
@@ -77,18 +76,3 @@ async def test_refusals_are_answers_also_if_the_session_raises_them_itself() -> 
         async with Client(Vault({"test": info}), Networking()) as client:
             with pytest.raises(APINotFoundError):
                 await client.request("GET", PATH)
-
-
-async def test_a_session_that_the_user_has_closed_says_so() -> None:
-    session = aiohttp.ClientSession()
-    await session.close()
-    async with serving(FaultyCluster()) as server, connect(server, session) as client:
-        with pytest.raises(APIConnectionError, match="session of aiohttp is closed"):
-            await client.request("GET", PATH)
-
-
-async def test_compressed_answers_are_decompressed_once() -> None:
-    answer = build_answer(gzip.compress(b'{"a":1}'), "Content-Encoding: gzip")
-    session = aiohttp.ClientSession()
-    async with playing(answer_with(answer)) as server, connect(server, session) as client:
-        assert await client.request("GET", "/x") == {"a": 1}

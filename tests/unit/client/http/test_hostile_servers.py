@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import gzip
 
 import pytest
 
-from tests.kit.scripted_server import Connection, answer_with, build_answer, playing
+from tests.kit.scripted_server import Connection, answer_with, playing
 from webop import ConnectionInfo
 from webop.errors import APIConnectionError
 
@@ -50,16 +49,6 @@ async def test_a_proxy_cannot_write_lines_into_the_log() -> None:
             with pytest.raises(APIConnectionError, match=r"refused the connection: .* 407 No") as e:
                 await client.request("GET", "/x")
     assert str(e.value).isprintable()
-
-
-async def test_compressed_content_that_nobody_asked_for_is_refused() -> None:
-    answer = build_answer(gzip.compress(b"[]"), "Content-Encoding: gzip")
-    async with playing(answer_with(answer)) as server, server.connect() as client:
-        with pytest.raises(APIConnectionError, match=r"compressed \(gzip\), which was not req"):
-            await client.request("GET", "/x")
-        with pytest.raises(APIConnectionError, match=r"compressed \(gzip\), which was not req"):
-            async with client.stream("/x"):
-                pass
 
 
 async def test_a_line_without_an_end_does_not_fill_the_memory() -> None:

@@ -11,7 +11,6 @@ from webop.servers.certificates.certs import (
     KeyPair,
     build_ca,
     build_certificate_of_own_ca,
-    build_certificate_self_signed,
     build_certificate_signed,
 )
 from webop.servers.certificates.secret import build_secret, parse_secret
@@ -69,12 +68,3 @@ def test_the_certificate_of_another_maker_is_seen_by_its_issuer() -> None:
     document["data"] |= encode(tls_crt=pair.cert, tls_key=pair.key, ca_crt=ca.cert)
     content = parse_secret(document)
     assert (content.is_own, content.pair, content.cas) == (False, pair, (ca.cert,))
-
-
-def test_a_foreign_certificate_may_come_without_authorities_or_with_indirect_ones() -> None:
-    own, root, above = build_certificate_self_signed(["localhost"]), build_ca("root"), build_ca("x")
-    alone = encode(tls_crt=own.cert, tls_key=own.key)
-    assert parse_secret({"metadata": {}, "data": alone}).cas == (own.cert,)
-    signed = build_certificate_signed(root, common_name="x", hostnames=["x"])
-    indirect = encode(tls_crt=signed.cert, tls_key=signed.key, ca_crt=above.cert)
-    assert parse_secret({"metadata": {}, "data": indirect}).cas == (signed.cert, above.cert)

@@ -31,14 +31,13 @@ from webop.servers.limits import DefaultLimits, Hosting
 PAIR = build_certificate_self_signed(["localhost"])
 
 
+Contexts = tuple[ssl.SSLContext | None, ssl.SSLContext | None]
+
+
 @pytest.fixture(params=["plain", "TLS"])
-def server_context(request: pytest.FixtureRequest) -> ssl.SSLContext | None:
-    return build_context(PAIR) if request.param == "TLS" else None
-
-
-@pytest.fixture
-def client_context(server_context: ssl.SSLContext | None) -> ssl.SSLContext | None:
-    return trust(PAIR.cert) if server_context else None
+def contexts(request: pytest.FixtureRequest) -> Contexts:
+    """That of the server, and that of its clients."""
+    return (build_context(PAIR), trust(PAIR.cert)) if request.param == "TLS" else (None, None)
 
 
 @pytest.fixture
@@ -53,14 +52,13 @@ def hosting() -> Hosting:
 async def test_every_answer_of_a_stopping_operator_closes_its_connection(
     fn: Recorder,
     hosting: Hosting,
-    server_context: ssl.SSLContext | None,
-    client_context: ssl.SSLContext | None,
+    contexts: Contexts,
     request_line: bytes,
     status: int,
 ) -> None:
     request = REQUEST.replace(b"POST / ", request_line)
-    async with listen(fn, hosting, server_context) as listener:
-        async with connect(listener.port, client_context) as (reader, writer):
+    async with listen(fn, hosting, contexts[0]) as listener:
+        async with connect(listener.port, contexts[1]) as (reader, writer):
             writer.write(REQUEST)
             assert "connection: close" not in (await read_answer(reader))[0]
             hosting.is_stopping = True
@@ -69,7 +67,7 @@ async def test_every_answer_of_a_stopping_operator_closes_its_connection(
             assert head.startswith(f"HTTP/1.1 {status} ")
             assert "connection: close" in head
             assert await reader.read() == b""
-        async with connect(listener.port, client_context) as (reader, writer):
+        async with connect(listener.port, contexts[1]) as (reader, writer):
             writer.write(REQUEST)  # new connections are served on
             assert "connection: close" in (await read_answer(reader))[0]
             assert await reader.read() == b""
@@ -137,10 +135,10 @@ async def test_a_request_that_has_come_but_is_not_read_yet_is_answered(
 
 
 async def test_a_request_that_is_half_sent_is_awaited_and_answered(
-    fn: Recorder, hosting: Hosting, server_context: Any, client_context: Any
+    fn: Recorder, hosting: Hosting, contexts: Contexts
 ) -> None:
-    async with listen(fn, hosting, server_context) as listener:
-        reader, writer = await open_connection(listener.port, client_context)
+    async with listen(fn, hosting, contexts[0]) as listener:
+        reader, writer = await open_connection(listener.port, contexts[1])
         writer.write(REQUEST)
         await read_answer(reader)
         writer.write(REQUEST[:-20])
@@ -158,11 +156,11 @@ async def test_a_request_that_is_half_sent_is_awaited_and_answered(
 
 
 async def test_a_request_that_crosses_the_end_of_its_idle_connection_is_not_lost(
-    fn: Recorder, hosting: Hosting, server_context: Any, client_context: Any
+    fn: Recorder, hosting: Hosting, contexts: Contexts
 ) -> None:
     """It arrives when nobody reads any more: its client must read that it can try again."""
-    async with listen(fn, hosting, server_context) as listener:
-        client = await asyncio.to_thread(open_slowly, listener.port, client_context)
+    async with listen(fn, hosting, contexts[0]) as listener:
+        client = await asyncio.to_thread(open_slowly, listener.port, contexts[1])
         client.sendall(REQUEST)
         await eventually(lambda: len(fn.calls) == 1)
         assert (await asyncio.to_thread(client.recv, 10_000)).startswith(b"HTTP/1.1 200 ")
@@ -182,12 +180,12 @@ def open_slowly(port: int, context: ssl.SSLContext | None) -> socket.socket:
 
 
 async def test_what_takes_too_long_is_answered_so_that_clients_try_elsewhere(
-    fn: Recorder, server_context: Any, client_context: Any
+    fn: Recorder, contexts: Contexts
 ) -> None:
     fn.gate = asyncio.Event()
     hosting = Hosting(DefaultLimits(drain_timeout=0.05))
-    async with listen(fn, hosting, server_context) as listener:
-        reader, writer = await open_connection(listener.port, client_context)
+    async with listen(fn, hosting, contexts[0]) as listener:
+        reader, writer = await open_connection(listener.port, contexts[1])
         writer.write(REQUEST)
         await fn.called.wait()
         hosting.is_stopping = True  # as the operator sets it before it closes its server
@@ -239,14 +237,14 @@ class Crowd:
 
 
 async def test_a_crowd_of_clients_loses_nothing_in_a_stop(
-    hosting: Hosting, server_context: Any, client_context: Any
+    hosting: Hosting, contexts: Contexts
 ) -> None:
     async def fn(request: Mapping[str, Any], **_: object) -> dict[str, Any]:
         await asyncio.sleep(0.002)
         return RESPONSE
 
-    async with listen(fn, hosting, server_context) as listener, asyncio.TaskGroup() as group:
-        crowd = Crowd(listener.port, client_context)
+    async with listen(fn, hosting, contexts[0]) as listener, asyncio.TaskGroup() as group:
+        crowd = Crowd(listener.port, contexts[1])
         for i in range(30):
             group.create_task(crowd.run(pause=i % 5 / 100))
         await eventually(lambda: crowd.outcomes["200"] > 200)
@@ -255,20 +253,3 @@ async def test_a_crowd_of_clients_loses_nothing_in_a_stop(
         await eventually(lambda: crowd.outcomes["200"] > before + 100)
         crowd.is_ended = True
     assert set(crowd.outcomes) == {"200"}
-
-
-async def test_a_cancelled_exit_closes_the_port_all_the_same(
-    fn: Recorder, hosting: Hosting
-) -> None:
-    ports: list[int] = []
-
-    async def run() -> None:
-        async with listen(fn, hosting) as listener:
-            ports.append(listener.port)
-
-    task = asyncio.create_task(run())
-    await eventually(lambda: bool(ports))
-    task.cancel()
-    await asyncio.wait([task])
-    with pytest.raises(ConnectionRefusedError):
-        await asyncio.open_connection("127.0.0.1", ports[0])
