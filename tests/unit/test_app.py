@@ -72,29 +72,6 @@ async def test_a_failed_startup_or_cleanup_is_told_to_the_server_without_a_trace
     assert not any(record.exc_info for record in caplog.records)
 
 
-async def test_an_app_that_is_cancelled_twice_leaves_no_operator_behind() -> None:
-    cleaning = asyncio.Event()
-
-    @webop.on.cleanup()
-    async def clean_for_long(**_: Any) -> None:
-        cleaning.set()
-        await asyncio.sleep(60)
-
-    async def live() -> None:
-        async with webop.create_app(modules=()).lifespan():
-            living.set()
-            await asyncio.Event().wait()
-
-    living, existing = asyncio.Event(), asyncio.all_tasks()
-    task = asyncio.create_task(live())
-    for moment in living, cleaning:
-        await moment.wait()
-        task.cancel()
-    async with asyncio.timeout(10):
-        await asyncio.wait([task])
-    assert asyncio.all_tasks() == existing
-
-
 async def test_handlers_are_not_doubled_when_an_app_lives_twice(tmp_path: Path) -> None:
     file = tmp_path / "handlers_of_two_lives.py"
     file.write_text("import webop\nwebop.on.validate('x', id='check')(lambda **_: None)")

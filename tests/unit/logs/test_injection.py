@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import logging
 import sys
 from collections.abc import Callable, Iterator
@@ -15,7 +14,7 @@ import webop
 from tests.kit.reviews import serve
 from tests.kit.rows import rows
 from webop import LogFormat
-from webop.logs import JSONFormatter, TextFormatter, preserve
+from webop.logs import TextFormatter, preserve
 
 FORGED = "[2026-01-01 00:00:00,000] webop.objects        [INFO    ] forged"
 BREAKS = ("\n", "\r", "\r\n", "\v", "\f", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029")
@@ -65,18 +64,6 @@ def test_no_control_character_reaches_a_terminal() -> None:
         assert mark == "\n" or mark not in text
 
 
-@pytest.mark.feature("LOG-03")
-def test_json_lines_hold_control_characters_only_as_escapes() -> None:
-    for mark in CONTROLS:
-        values = {"levelno": logging.INFO, "msg": f"a{mark}b", "k8s_ref": {"name": f"c{mark}d"}}
-        record = logging.makeLogRecord(values)
-        text = JSONFormatter(has_prefix=True, refkey=None).format(record)
-        assert mark not in text
-        line = json.loads(text)
-        assert line["message"] == f"[c{mark}d] a{mark}b"
-        assert line["object"] == {"name": f"c{mark}d"}
-
-
 def chain(text: str) -> BaseException:
     inner: BaseException = ValueError(text)
     inner.add_note(text)
@@ -105,13 +92,6 @@ def test_the_message_of_an_exception_cannot_pass_for_a_log_line(
         assert any("Traceback (most recent call last):" in line for line in others)
         assert "forged" in text
         assert not [line for line in others if line.startswith(FORGED)], repr(mark)
-
-
-@pytest.mark.feature("ERR-21")
-def test_a_traceback_looks_as_python_shows_it() -> None:
-    text = raise_and_format(ValueError("first\nsecond"))
-    assert "\nTraceback (most recent call last):\n  File " in text
-    assert text.endswith("\nValueError: first\n    second")
 
 
 async def test_reviews_of_strangers_forge_no_line(read: Callable[[], str]) -> None:

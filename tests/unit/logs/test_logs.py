@@ -143,16 +143,6 @@ def test_json_lines_hold_whatever_they_are_given(value: Any) -> None:
     assert "own" in line
 
 
-@pytest.mark.feature("LOG-01", "LOG-03")
-@pytest.mark.parametrize("log_format", LogFormat)
-def test_messages_with_percents_and_braces_are_left_as_they_are(
-    read: Read, logger: webop.ObjectLogger, log_format: LogFormat
-) -> None:
-    webop.configure(log_format=log_format, log_prefix=True)
-    logger.info("100%s {x}")
-    assert "100%s {x}" in read()
-
-
 @pytest.mark.feature("LOG-07", "LOG-08")
 @pytest.mark.parametrize(
     ("options", "expected"),
@@ -175,12 +165,6 @@ def test_verbosity_is_that_of_the_command_line(
             getattr(logging.getLogger(name), level)(f"{name} {level}")
     shown = [line for line in read().splitlines() if line != "asyncio info"]
     assert shown == expected
-
-
-def test_the_http_server_does_not_speak_of_its_end(read: Read) -> None:
-    webop.configure(log_format=LogFormat.PLAIN)
-    logging.getLogger("uvicorn.error.test").info("Shutting down")
-    assert read() == ""
 
 
 @pytest.mark.feature("LOG-08", "REF-15")
