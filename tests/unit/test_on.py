@@ -79,15 +79,6 @@ def test_decorators_take_their_options(decorators: list[Decorator], options: Any
         assert {name: getattr(handler, name) for name in expected} == expected
 
 
-@pytest.mark.feature("HND-01", "REF-08", "REF-10", "REF-11", "REF-12", "REF-13")
-def test_decorators_have_their_short_names() -> None:
-    assert webop.daemon is webop.on.daemon
-    assert webop.timer is webop.on.timer
-    assert webop.index is webop.on.index
-    assert webop.subhandler is webop.on.subhandler
-    assert webop.register is webop.on.register
-
-
 @pytest.mark.feature("D-49")
 @rows("decorator", RESOURCES)
 def test_options_that_are_none_are_not_given(decorator: Decorator) -> None:

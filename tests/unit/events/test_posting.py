@@ -160,10 +160,6 @@ def test_object_loggers_carry_the_object_and_extras(
     assert vars(record)["own"] == 1
     assert record.name == "webop.objects"
     assert record.filename == "test_posting.py"
-    assert logger.process("msg", {"extra": {"own": 1}}) == (
-        "msg",
-        {"extra": {"k8s_ref": REFERENCE, "own": 1}},
-    )
 
 
 @pytest.mark.feature("KEV-09", "ERR-01")

@@ -76,18 +76,6 @@ def test_a_rule_is_in_the_registry_and_is_no_handler(
         assert registry.rules == [rule]
 
 
-@rows(
-    ("kind", "names"),
-    [
-        ((Crate,), ("rules.webop.dev", "v1", "crates")),
-        (("rules.webop.dev", "v1", "crates"), ("rules.webop.dev", "v1", "crates")),
-        (("rules.webop.dev/v1", "crates"), ("rules.webop.dev", "v1", "crates")),
-    ],
-)
-def test_kinds_are_named_as_in_decorators(kind: Any, names: tuple[str, str, str]) -> None:
-    assert declare(*kind, **GOOD).selector.check(webop.Resource(*names))
-
-
 def test_options_take_the_forms_of_webhooks() -> None:
     rule = declare(
         labels={"app": "web", "old": webop.ABSENT},

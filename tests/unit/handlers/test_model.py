@@ -63,19 +63,3 @@ def test_what_has_no_stable_name_needs_an_id(fn: Callable[..., Any]) -> None:
     with pytest.raises(ConfigurationError, match="id="):
         detect_name(fn)
     assert build_id(fn, id="given") == "given"
-
-
-@pytest.mark.feature("HND-05", "HND-08")
-@rows(
-    ("given", "field", "expected"),
-    [
-        (None, (), "plain"),
-        ("other", (), "other"),
-        (None, ("spec", "field"), "plain/spec.field"),
-        (None, ("metadata", "annotations", "a.b/c"), "plain/metadata.annotations.a.b/c"),
-    ],
-)
-def test_the_field_is_appended_to_the_id(
-    given: str | None, field: tuple[str, ...], expected: str
-) -> None:
-    assert build_id(plain, id=given, suffix=field) == expected

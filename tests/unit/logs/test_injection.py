@@ -44,15 +44,6 @@ def raise_and_format(exc: BaseException, **values: Any) -> str:
 
 
 @pytest.mark.feature("LOG-01")
-@rows("fmt", [LogFormat.PLAIN, LogFormat.FULL])
-def test_a_message_is_one_line(fmt: LogFormat) -> None:
-    for mark in BREAKS:
-        text = format_text(fmt, msg="path %s", args=(f"/x{mark}{FORGED}",))
-        assert len(text.splitlines()) == 1, repr(mark)
-        assert FORGED in text  # nothing is lost
-
-
-@pytest.mark.feature("LOG-01")
 def test_no_control_character_reaches_a_terminal() -> None:
     for mark in CONTROLS:
         reference = {"name": f"a{mark}b", "namespace": f"c{mark}d"}

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import copy
-from typing import Annotated, Any
+from typing import Any
 
 import pytest
-from pydantic import Field
 
 import webop
 from tests.kit.rows import rows
@@ -208,28 +207,6 @@ def test_other_results_are_errors(result: Any, text: str) -> None:
 
 TEXT, OBJECT = {"type": "string"}, {"type": "object"}
 INT_OR_STRING, BOTH = {"x-kubernetes-int-or-string": True}, {"a": 1, "b": "1"}
-
-
-class Null(webop.Struct):
-    optional: int | None = None
-    nullable: int | None = 5
-    items: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list)
-    free: dict[str, Any] = Field(default_factory=dict)
-
-
-@webop.resource(GROUP, "v1", kind="Hole")
-class Hole(webop.Model):
-    spec: Null
-    status: Null | None = None
-
-
-def test_null_is_kept_only_where_it_differs_from_no_value() -> None:
-    spec = {"optional": None, "nullable": None, "free": {"x": None}}
-    body = {"apiVersion": f"{GROUP}/v1", "kind": "Hole", "metadata": {"name": "a"}, "spec": spec}
-    call = FunctionCall.begin(Hole, body)
-    converted = call.end(Hole, call.model)
-    assert converted["spec"] == {"nullable": None, "items": [], "free": {"x": None}}
-    assert "status" not in converted
 
 
 @rows(

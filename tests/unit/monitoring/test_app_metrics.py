@@ -6,13 +6,11 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
 import prometheus_client
 import pytest
-from prometheus_client.core import Metric
 
 import webop
 from tests.kit.operators import build_settings
@@ -201,34 +199,27 @@ def orders() -> Iterator[prometheus_client.Counter]:
     prometheus_client.REGISTRY.unregister(counter)
 
 
-@dataclass(eq=False)
-class Collector:
-    collect: Callable[[], Iterator[Metric]]
-    describe = list
-
-
-@contextlib.contextmanager
-def collecting(collect: Callable[[], Iterator[Metric]]) -> Iterator[None]:
-    """Have one more collector in the registry of the process."""
-    collector: Any = Collector(collect)
-    prometheus_client.REGISTRY.register(collector)
-    try:
-        yield
-    finally:
-        prometheus_client.REGISTRY.unregister(collector)
+@pytest.fixture
+def failing() -> Iterator[prometheus_client.Gauge]:
+    """Another one, which a test lets fail."""
+    gauge = prometheus_client.Gauge("stock", "What is left.")
+    yield gauge
+    prometheus_client.REGISTRY.unregister(gauge)
 
 
 async def test_metrics_of_the_users_own_are_scraped_too_and_hide_nothing_if_they_fail(
-    orders: prometheus_client.Counter, caplog: pytest.LogCaptureFixture
+    orders: prometheus_client.Counter,
+    failing: prometheus_client.Gauge,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    def fail() -> Iterator[Metric]:
+    def fail() -> float:
         raise RuntimeError("no database")
 
     async with serve(settings=build_settings()) as site:
         orders.inc(3)
         assert (await scrape(site.http, accept=OPENMETRICS)).get("orders_total") == 3
-        with collecting(fail):
-            found = await scrape(site.http)
+        failing.set_function(fail)
+        found = await scrape(site.http)
     assert found.get("webop_ready") == 1
     assert "A collector in the registry of prometheus_client has failed" in caplog.text
 

@@ -191,9 +191,6 @@ PACKAGE = {
     "pkg/handlers.py": HANDLER.replace("fn", "of_handlers"),
     "pkg/other.py": "import pkg.handlers\npkg.handlers.of_handlers\n"
     "from . import handlers as again\nassert again is pkg.handlers\n",
-    "pkg/sub/__init__.py": HANDLER.replace("fn", "of_sub"),
-    "pkg/fourth.py": "import pkg.sub\npkg.sub.of_sub\n",
-    "pkg/third.py": "import handlers\nhandlers.of_handlers\n",
 }
 
 
@@ -202,9 +199,7 @@ PACKAGE = {
     ("sources", "expected"),
     [
         ("pkg/handlers.py pkg/other.py", ["of_package", "of_handlers"]),
-        ("pkg/sub/__init__.py pkg/fourth.py", ["of_package", "of_sub"]),
         ("pkg/__init__.py pkg/handlers.py -m pkg.other", ["of_package", "of_handlers"]),
-        ("pkg/handlers.py pkg/third.py", ["of_package", "of_handlers"]),
     ],
 )
 def test_files_of_a_package_are_its_modules_and_register_their_handlers_once(

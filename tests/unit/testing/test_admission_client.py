@@ -251,18 +251,6 @@ async def test_a_client_is_used_within_its_block() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"registry": "x"}, "registry must be of the type OperatorRegistry, got 'x'"),
-        ({"resources": ["pods"]}, "resources must be of the type Resource, got 'pods'"),
-    ],
-)
-def test_wrong_arguments_of_a_client_are_told_of_at_once(options: Any, message: str) -> None:
-    with pytest.raises(TypeError, match=message):
-        AdmissionClient(**options)
-
-
-@pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda client: client.create("x"), "An object must be a mapping"),

@@ -92,13 +92,6 @@ async def test_in_a_block_it_is_the_current_client() -> None:
         webop.client.current()
 
 
-async def test_a_dry_client_stores_nothing() -> None:
-    client = FakeClient(MAP)
-    dry = client.share("reviews", is_dry=True)
-    await dry.patch("configmaps", "one", {"data": {"a": "2"}}, namespace="team")
-    assert (await client.get("configmaps", "one", namespace="team"))["data"] == {"a": "1"}
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     [

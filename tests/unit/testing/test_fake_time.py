@@ -26,25 +26,18 @@ def is_now(moment: dt.datetime) -> bool:
     return abs(dt.datetime.now(dt.UTC) - moment) < dt.timedelta(minutes=1)
 
 
-@pytest.mark.parametrize("is_async", [True, False])
-async def test_reconcilers_and_their_conditions_have_the_time_of_the_client(
-    is_async: bool,
-) -> None:
+async def test_reconcilers_and_their_conditions_have_the_time_of_the_client() -> None:
     registry, client = webop.OperatorRegistry(), FakeClient(Lamp, build_lamp(), now=START)
     seen: list[dt.datetime] = []
 
+    @webop.reconcile(Lamp, registry=registry)
     def switch(lamp: Lamp, patch: webop.Patch, **_: Any) -> None:
         seen.append(webop.now())
         patch.status.set_condition("On", not lamp.status.conditions.is_true("On"), reason="Switch")
 
-    async def call_switch(lamp: Lamp, **arguments: Any) -> None:
-        await asyncio.to_thread(switch, lamp, **arguments)
-
-    fn = call_switch if is_async else switch
-    webop.reconcile(Lamp, registry=registry)(fn)
     for moment in (START, START + dt.timedelta(days=1, hours=2, minutes=3, seconds=4)):
         client.clock.now = moment
-        await client.reconcile(fn, build_lamp(), registry=registry)
+        await client.reconcile(switch, build_lamp(), registry=registry)
         assert seen.pop() == moment
         lamp = await client.get(Lamp, "one", namespace="default")
         [condition] = lamp.status.conditions

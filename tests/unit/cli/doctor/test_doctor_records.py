@@ -12,7 +12,7 @@ from tests.kit.doctor_runs import build_record
 from tests.kit.rows import rows
 from webop.admission.configurations.replica_agreement import PREFIX, ReplicaRecord
 from webop.admission.configurations.stored_configurations import Configuration
-from webop.cli.doctor.findings import build_text, describe_seconds, warn
+from webop.cli.doctor.findings import build_text, warn
 from webop.cli.doctor.records import check_replicas
 from webop.cli.doctor.selector_checks import find_contradictions
 from webop.handlers.model import WebhookType
@@ -97,11 +97,3 @@ def test_words_of_strangers_forge_no_lines_and_do_not_reach_the_terminal() -> No
     text = build_text({"a": [warn(forged, forged, forged)]}, lambda text, _: text)
     assert "\x1b" not in text
     assert len(text.splitlines()) == 5
-
-
-@rows(
-    ("seconds", "text"),
-    [(0, "0 s"), (119, "119 s"), (120, "2 min"), (7200, "2 h"), (86400 * 3, "3 d"), (-5, "0 s")],
-)
-def test_time_spans_have_fitting_units(seconds: float, text: str) -> None:
-    assert describe_seconds(seconds) == text

@@ -309,21 +309,6 @@ def test_a_failure_that_never_comes_makes_the_test_fail(kind: str) -> None:
         run(declare_nothing, test=order)
 
 
-@simulated(declare_nothing, given=[Thing])
-def test_failures_of_an_unknown_kind_are_refused(cluster: SimulatedCluster) -> None:
-    with pytest.raises(webop.APINotFoundError, match="There is no kind jobz"):
-        cluster.fail("POST", "jobz")
-    with pytest.raises(webop.APINotFoundError, match="There is no kind jobz"):
-        cluster.play("jobz")
-
-
-@simulated(declare_nothing)
-def test_nothing_settles_without_an_operator(cluster: SimulatedCluster) -> None:
-    cluster.kill()
-    with pytest.raises(SimulationError, match="No operator runs"):
-        cluster.settle()
-
-
 # The cluster.
 
 
