@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 import click
@@ -23,6 +22,7 @@ from webop.settings.base import list_fields
         (["-A"], {}, "peering.clusterwide", True),
         (["-n", "a", "-n", "b-*"], {}, "peering.clusterwide", False),
         (["-A", "-p", "7"], {}, "peering.priority", 7),
+        (["-A", "--dev"], {}, "peering.priority", 666),
         (["-A", "--dev", "-p", "7"], {}, "peering.priority", 666),
         (["-A", "--standalone"], {}, "peering.standalone", True),
         (["-A", "--peering=mine"], {}, "peering.mandatory", True),
@@ -47,22 +47,6 @@ def test_options_and_their_variables_set_what_they_are_about(
     group, name = path.split(".")
     assert getattr(getattr(run.settings, group), name) == value
     assert "unknown environment variable" not in run.result.output
-
-
-@pytest.mark.feature("CLI-13")
-@pytest.mark.parametrize(
-    ("args", "priority"),
-    [(["--dev"], 666), (["-p", "7"], 7), (["--dev", "-p", "7"], 666), ([], None)],
-)
-def test_handlers_find_the_priority_in_the_context_of_the_command(
-    tmp_path: Path, args: list[str], priority: int | None
-) -> None:
-    path = tmp_path / "asks_for_the_priority.py"
-    path.write_text(
-        "import click\nraise ValueError(f'{click.get_current_context().params[\"priority\"]=}')"
-    )
-    result = invoke("run", "-A", *args, str(path))
-    assert f"={priority}" in f"{result.output}{result.exception}"
 
 
 @pytest.mark.feature("CLI-19", "CFG-50")

@@ -100,6 +100,12 @@ async def test_long_messages_are_cut_in_the_middle(posted: Recorder) -> None:
     assert event["message"] == "a" * 511 + "..." + "b" * 510
 
 
+async def test_messages_control_no_terminal(posted: Recorder) -> None:
+    webop.info(BODY, reason="R", message="a\x1b[2J\u202e\ud800\tb\nc")
+    await posted.wait()
+    assert posted.texts == [("Normal", "R", "a\\u001b[2J\\u202e\\ud800\tb\nc")]
+
+
 @pytest.mark.feature("KEV-11")
 async def test_events_about_objects_of_the_cluster_are_in_the_default_namespace(
     posted: Recorder,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any, Literal
 
 import pytest
@@ -96,6 +97,15 @@ def test_an_annotation_cannot_forge_a_status() -> None:
 def test_an_annotation_cannot_pass_by_the_schema(spec: Any) -> None:
     kept = {f"{GROUP}/v1": json.dumps({"spec": spec})}
     assert VersionChange.begin(ChestV2, ChestV1, build("v2", SHOWN, **kept)).kept is None
+
+
+def test_a_deep_value_does_not_hold_the_event_loop() -> None:
+    new, old = [{f"{number:x}": 1 for number in range(100_000)}], [1]
+    for _ in range(200):
+        new, old = [new], [old]  # type: ignore[list-item]
+    began = time.process_time()
+    assert merge(new, old, old) == new
+    assert time.process_time() - began < 0.5
 
 
 @pytest.mark.parametrize(

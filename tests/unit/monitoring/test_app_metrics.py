@@ -192,36 +192,47 @@ async def test_two_operators_in_one_process_count_for_themselves() -> None:
 
 
 @pytest.fixture
-def orders() -> Iterator[prometheus_client.Counter]:
+def orders() -> Iterator[prometheus_client.Gauge]:
     """A metric of the user's own."""
-    counter = prometheus_client.Counter("orders", "Orders that were placed.")
-    yield counter
-    prometheus_client.REGISTRY.unregister(counter)
-
-
-@pytest.fixture
-def failing() -> Iterator[prometheus_client.Gauge]:
-    """Another one, which a test lets fail."""
-    gauge = prometheus_client.Gauge("stock", "What is left.")
+    gauge = prometheus_client.Gauge("orders", "Orders that are open.")
     yield gauge
     prometheus_client.REGISTRY.unregister(gauge)
 
 
 async def test_metrics_of_the_users_own_are_scraped_too_and_hide_nothing_if_they_fail(
-    orders: prometheus_client.Counter,
-    failing: prometheus_client.Gauge,
-    caplog: pytest.LogCaptureFixture,
+    orders: prometheus_client.Gauge, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail() -> float:
         raise RuntimeError("no database")
 
     async with serve(settings=build_settings()) as site:
-        orders.inc(3)
-        assert (await scrape(site.http, accept=OPENMETRICS)).get("orders_total") == 3
-        failing.set_function(fail)
+        orders.set(3)
+        assert (await scrape(site.http, accept=OPENMETRICS)).get("orders") == 3
+        orders.set_function(fail)
         found = await scrape(site.http)
     assert found.get("webop_ready") == 1
     assert "A collector in the registry of prometheus_client has failed" in caplog.text
+
+
+async def test_two_hundred_scrapers_share_few_scrapes_and_a_tenth_of_the_event_loop(
+    orders: prometheus_client.Gauge,
+) -> None:
+    collections: list[None] = []
+
+    def collect() -> float:
+        collections.append(time.sleep(0.02))  # an expensive scrape
+        return 0.0
+
+    orders.set_function(collect)
+    accepts = ["", OPENMETRICS, *(f"text/plain;version=1.{number}" for number in range(198))]
+    async with serve(settings=build_settings()) as site:
+        began = time.monotonic()
+        await asyncio.gather(
+            *(site.http.get("/metrics", headers={"accept": accept}) for accept in accepts)
+        )
+        took = time.monotonic() - began
+    assert 2 <= len(collections) <= 8
+    assert took > (len(collections) - 1) * 0.2
 
 
 async def test_the_port_of_the_probes_has_metrics_only_if_they_are_asked_for() -> None:

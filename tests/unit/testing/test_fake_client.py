@@ -206,6 +206,15 @@ async def test_logs_have_the_lines_that_the_test_has_written() -> None:
         await client.logs("absent", namespace="team")
 
 
+async def test_the_container_of_a_log_is_named_if_there_are_several() -> None:
+    containers = [{"name": name, "image": "web:1"} for name in ("a", "b")]
+    client = FakeClient({**POD, "spec": {"containers": containers}})
+    client.write_log("web-0", "hello", namespace="team", container="b")
+    with pytest.raises(webop.APIStatusError, match=r"choose one of: \[a b\]"):
+        await client.logs("web-0", namespace="team")
+    assert await client.logs("web-0", namespace="team", container="b") == ["hello"]
+
+
 def test_the_sync_client_returns_lists_and_has_no_watch() -> None:
     client = FakeClient(MAP, POD)
     client.write_log("web-0", "one\ntwo", namespace="team")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import ipaddress
-import uuid
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -132,14 +131,11 @@ class EverySpec(webop.Struct):
     even: Annotated[int, Field(multiple_of=2, ge=1, lt=9)] | None = None
     ratio: Annotated[float, Field(gt=0, le=1)] | None = None
     moment: dt.datetime | None = None
-    day: dt.date | None = None
-    ident: uuid.UUID | None = None
     ip: ipaddress.IPv4Address | None = None
     percent: int | str | None = None
     free: Any = None
     more: dict[str, Any] = Field(default_factory=dict)
     limits: Annotated[dict[str, int], Field(max_length=2)] = Field(default_factory=dict)
-    nullable: int | None = 5
 
 
 @webop.resource("trips.webop.dev", "v1", kind="Everything", scope="Cluster")

@@ -181,6 +181,14 @@ def test_a_folder_without_an_operator_or_with_a_syntax_error_is_not_said_to_fit(
     assert (exit_code, lines[0].startswith(said)) == (1, True)
 
 
+def test_a_file_of_another_purpose_that_is_no_python_does_not_end_the_reading(
+    tmp_path: Path,
+) -> None:
+    exit_code, lines = check(tmp_path, PLAIN + QUIET, another_py="{{ cookiecutter.x }}=\n")
+    assert lines[0].startswith("another.py:1: differs: Cannot parse this file as Python: ")
+    assert (exit_code, lines[-2:]) == (0, ["Nothing must change.", LAST])
+
+
 def test_environments_and_hidden_folders_are_not_read(tmp_path: Path) -> None:
     for folder in ("env", ".git", "node_modules"):
         (tmp_path / folder).mkdir()

@@ -14,7 +14,6 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 import webop
@@ -167,12 +166,7 @@ async def call_in_the_loop(**_: Any) -> None:
     await asyncio.open_connection("db.example.com", 5432)
 
 
-async def call_by_a_library(**_: Any) -> None:
-    async with httpx.AsyncClient() as client:
-        await client.get("http://db.example.com/")
-
-
-@pytest.mark.parametrize("call", [call_in_a_thread, call_in_the_loop, call_by_a_library])
+@pytest.mark.parametrize("call", [call_in_a_thread, call_in_the_loop])
 def test_the_network_is_refused_with_host_and_line(call: Any) -> None:
     def connect() -> None:
         webop.on.create(Thing)(call)
