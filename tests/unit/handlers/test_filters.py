@@ -129,7 +129,6 @@ def test_a_path_through_something_that_is_not_a_mapping_is_absent(spec: Any) -> 
         ({"value": is_v}, "w", "v", True),
         ({"value": is_none}, ABSENTEE, "b", True),
         ({"old": "a"}, "x", "a", False),
-        ({"old": "a", "new": None}, "a", "z", True),
         ({"old": is_none}, ABSENTEE, "b", True),
         ({"new": is_v}, "a", "w", False),
     ],
@@ -189,7 +188,6 @@ LABELLED = {**FIELD, "labels": {"k": "v"}}
         (webop.on.field, {**FIELD, "new": is_v}, "a", ABSENTEE, True),
         (webop.on.field, {**FIELD, "old": "a", "new": "b"}, None, ABSENTEE, False),
         # The value does, and for changes also that of before.
-        (webop.on.update, {**FIELD, "value": "a"}, "a", "b", True),
         (webop.on.update, {**FIELD, "value": "a"}, "b", "c", False),
         (webop.on.update, FIELD, "a", ABSENTEE, True),
         (webop.on.create, FIELD, "a", ABSENTEE, False),
@@ -261,7 +259,6 @@ def no(*_: Any, **__: Any) -> bool:
         (webop.all_([yes, yes]), True),
         (webop.all_([yes, no]), False),
         (webop.none_([no, no]), True),
-        (webop.none_([no, yes]), False),
         (webop.all_([webop.not_(no), webop.any_([yes])]), True),
     ],
 )

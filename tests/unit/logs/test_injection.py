@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ import webop
 from tests.kit.reviews import serve
 from tests.kit.rows import rows
 from webop import LogFormat
-from webop.logs import JSONFormatter, TextFormatter, preserve
+from webop.logs import JSONFormatter, TextFormatter
 
 FORGED = "[2026-01-01 00:00:00,000] webop.objects        [INFO    ] forged"
 BREAKS = ("\n", "\r", "\r\n", "\v", "\f", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029")
@@ -22,13 +22,6 @@ CONTROLS = [
     *map(chr, (*range(0x20), *range(0x7F, 0xA0))),
     *"\u061c\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ud800",
 ]
-
-
-@pytest.fixture
-def read(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[[], str]]:
-    """Returns what was logged since the last call."""
-    with preserve():
-        yield lambda: capsys.readouterr().err
 
 
 def format_text(fmt: LogFormat = LogFormat.FULL, **values: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,22 +13,9 @@ import pytest
 import webop
 from tests.kit.event_posting import BODY, REFERENCE
 from webop import LogFormat
-from webop.logs import JSONFormatter, preserve
-
-
-@pytest.fixture(autouse=True)
-def restored() -> Iterator[None]:
-    with preserve():
-        yield
-
+from webop.logs import JSONFormatter
 
 Read = Callable[[], str]
-
-
-@pytest.fixture
-def read(capsys: pytest.CaptureFixture[str]) -> Read:
-    """Returns what was logged since the last call."""
-    return lambda: capsys.readouterr().err
 
 
 @pytest.fixture

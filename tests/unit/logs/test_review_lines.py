@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +13,6 @@ import pytest
 import webop
 from tests.kit.reviews import UID, build_object, send_review, serve
 from webop import LogFormat
-from webop.logs import preserve
 
 BOT = {"username": "system:serviceaccount:ci:bot", "groups": ["system:authenticated"]}
 REFERENCE = {
@@ -28,21 +27,10 @@ Read = Callable[[], list[str]]
 PREFIX = "[KopfExample ns/kex] [1ca13837]"
 
 
-@pytest.fixture(autouse=True)
-def restored() -> Iterator[None]:
-    with preserve():
-        yield
-
-
 @pytest.fixture
-def read(capsys: pytest.CaptureFixture[str]) -> Read:
+def read(read: Callable[[], str]) -> Read:
     """Returns the lines that were logged since the last call, but for that of the start."""
-
-    def read_lines() -> list[str]:
-        lines = capsys.readouterr().err.splitlines()
-        return [line for line in lines if "The operator is running" not in line]
-
-    return read_lines
+    return lambda: [line for line in read().splitlines() if "The operator is running" not in line]
 
 
 def configure(log_format: LogFormat, *, verbose: bool = False) -> None:

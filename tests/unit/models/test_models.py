@@ -300,6 +300,8 @@ def hold(**properties: Any) -> dict[str, Any]:
         (INTEGER, STRING, [" changes from integer to string"]),
         (INTEGER, {**INTEGER, "maximum": 5}, [": maximum becomes 5"]),
         ({**STRING, "enum": ["a", "b"]}, {**STRING, "enum": ["a"]}, [": 'b' is no longer allowed"]),
+        (STRING, {**STRING, "enum": ["a"]}, [": only 'a' stay allowed"]),
+        ({**STRING, "nullable": True}, STRING, [" can no longer be null"]),
         ({**STRING, "default": "a"}, STRING, [" has no default any more"]),
         (STRING, {**STRING, "pattern": "a"}, [": pattern becomes 'a'"]),
         (STRING, {**STRING, **KEPT}, []),  # it is about changes

@@ -217,10 +217,11 @@ async def test_metrics_of_the_users_own_are_scraped_too_and_hide_nothing_if_they
 async def test_two_hundred_scrapers_share_few_scrapes_and_a_tenth_of_the_event_loop(
     orders: prometheus_client.Gauge,
 ) -> None:
-    collections: list[None] = []
+    collections: list[int] = []
 
     def collect() -> float:
-        collections.append(time.sleep(0.02))  # an expensive scrape
+        time.sleep(0.02)  # an expensive scrape
+        collections.append(len(collections))
         return 0.0
 
     orders.set_function(collect)

@@ -76,18 +76,6 @@ def test_functions_that_are_not_async_get_children_without_await() -> None:
     assert client.sync.list("secrets", namespace="team") == []
 
 
-async def test_in_async_tests_sync_reconcilers_write_without_await() -> None:
-    client = FakeClient(PARENT)
-
-    @declare
-    def build(children: webop.SyncChildren, **_: Any) -> None:
-        children.apply(build_page("site", "home"))
-
-    build(children=await client.children(PARENT, build))
-    assert [one["metadata"]["name"] for one in await client.list("secrets")] == ["site-home"]
-    await client.reconcile(build, PARENT)
-
-
 async def test_what_is_no_reconciler_is_told_with_where_it_was_searched() -> None:
     webop.reconcile("v1", "configmaps", registry=webop.OperatorRegistry())(do_nothing)
     text = r"do_nothing\(\) is no .* in the default registry. Pass registry="
