@@ -115,4 +115,5 @@ def test_a_rule_about_changes_breaks_no_stored_object() -> None:
         return {"spec": {"group": "b.c", "scope": "", "names": names, "versions": [version]}}
 
     assert compare(build(), build("self >= oldSelf")) == []
-    assert compare(build(), build("self > 3")) == ["v1: spec: a new rule, 'self > 3'"]
+    for rule in ("self > 3", "self > 3 || self > oldSelf"):
+        assert compare(build(), build(rule)) == [f"v1: spec: a new rule, {rule!r}"]
