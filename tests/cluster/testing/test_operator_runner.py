@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import gc
-import inspect
 import logging
 import sys
 import threading
-from asyncio.sslproto import SSLProtocol
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import pytest
@@ -21,10 +18,7 @@ from tests.kit.operators import Calls, Objects, build_settings
 from tests.kit.processes import HANDLERS, Workshop
 from webop.cli import CLIControls
 from webop.cli.commands.run import run
-from webop.testing import KopfRunner, OperatorRunner, eventually
-
-if TYPE_CHECKING:
-    from webop.controlplane.cluster import LocalCluster
+from webop.testing import KopfRunner, LocalCluster, OperatorRunner, eventually
 
 PRINTING = """
 import webop
@@ -52,11 +46,12 @@ def login(webop_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECONFIG", str(webop_cluster.kubeconfig))
 
 
-@pytest.mark.feature("TST-01", "TST-04", "TST-08", "D-50")
+@pytest.mark.feature("TST-01", "TST-04", "TST-08", "D-50", "REF-79")
 async def test_an_operator_serves_the_current_cluster_until_the_block_ends(
     workshop: Workshop, objects: Objects
 ) -> None:
     path = workshop.write(HANDLERS)
+    assert KopfRunner is OperatorRunner
     with OperatorRunner(["run", "-n", objects.namespace, str(path)]) as runner:
         assert not runner.future.done()
         await objects.make("one")
@@ -106,21 +101,6 @@ def test_the_operators_memo_can_be_of_any_class_but_not_on_the_command_line() ->
     assert seen[1] is own
     assert "memo" not in {field.name for field in dataclasses.fields(CLIControls)}
     assert not [option for option in run.params if "memo" in str(option.name)]
-
-
-def test_an_operator_leaves_the_process_of_the_test_as_it_was(
-    registry: webop.OperatorRegistry,
-) -> None:
-    webop.on.validate("pods", registry=registry)(lambda **_: None)
-    settings = build_settings()
-    settings.admission.server = webop.WebhookServer(port=0)
-
-    before, frozen = (gc.get_threshold(), SSLProtocol.max_size), gc.get_freeze_count()
-    arguments = ["run", "-A", "--standalone"]
-    with OperatorRunner(arguments, registry=registry, settings=settings) as runner:
-        eventually(lambda: "API servers do not call them yet" in runner.output)
-        assert (gc.get_threshold(), SSLProtocol.max_size) == before
-        assert gc.get_freeze_count() <= frozen
 
 
 @pytest.mark.feature("TST-03", "D-50", "TST-02")
@@ -181,20 +161,10 @@ def test_a_runner_that_has_run_is_refused_and_changes_nothing(
     assert webop.get_default_registry() is before
 
 
-def test_a_runner_within_another_one_warns_of_mixed_handlers_and_output() -> None:
-    outer, inner = (OperatorRunner(["run", "--help"]) for _ in range(2))
-    with outer, pytest.warns(RuntimeWarning, match="one at a time"), inner:
-        pass
-
-
-@pytest.mark.feature("TST-05")
+@pytest.mark.feature("TST-02", "TST-03", "TST-05")
 def test_a_wrong_command_line_is_told_as_such() -> None:
     with pytest.raises(click.UsageError, match="--nonsense"), OperatorRunner(["run", "--nonsense"]):
         pass
-
-
-@pytest.mark.feature("TST-02", "TST-03")
-def test_what_keeps_click_from_running_the_command_is_raised_in_any_case() -> None:
     runner = OperatorRunner(["run"], reraise=False, catch_exceptions=False, nonsense=1)
     with pytest.raises(TypeError, match="nonsense"), runner:
         pass
@@ -274,13 +244,3 @@ def test_modules_of_an_operator_are_imported_anew_by_the_next_one_and_no_others(
         assert not [name for name in sys.modules if name.startswith("parcels")]
     del sys.modules["bystander_of_parcels"]  # it is of somebody else
     assert sys.path == before
-
-
-@pytest.mark.feature("TST-01", "REF-79")
-def test_the_runner_has_the_documented_parameters_and_the_name_of_before() -> None:
-    assert KopfRunner is OperatorRunner
-    assert str(inspect.signature(KopfRunner)).replace("'", "") == (
-        "(*args: Any, reraise: bool = True, timeout: float | None = None, "
-        "registry: OperatorRegistry | None = None, settings: OperatorSettings | None = None, "
-        "**kwargs: Any) -> None"
-    )
