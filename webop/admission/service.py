@@ -205,7 +205,7 @@ class AdmissionService:
             "webop.review.uid": review.uid,
             "webop.review.operation": review.operation,
             "webop.review.dry_run": review.dryrun,
-            "webop.models.resource": reference["resource"],
+            "webop.resource": reference["resource"],
             "k8s.namespace.name": review.namespace,
             "webop.object.name": reference.get("name"),
         }

@@ -125,7 +125,7 @@ class ResourceCause(Cause):
         """Return the identity of the object for traces, without any of its contents."""
         get = self.body.meta.raw.get
         return {
-            "webop.models.resource": self.resource.plural_name,
+            "webop.resource": self.resource.plural_name,
             "k8s.namespace.name": get("namespace"),
             "webop.object.name": get("name"),
             "webop.object.uid": get("uid"),

@@ -116,7 +116,7 @@ class Session:
             "server.address": self._address,
             "server.port": self._port,
             "webop.verb": attempt.verb,
-            "webop.models.resource": attempt.resource,
+            "webop.resource": attempt.resource,
             "k8s.namespace.name": attempt.namespace,
             "webop.object.name": attempt.name,
         }
