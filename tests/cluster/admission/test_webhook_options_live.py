@@ -21,6 +21,8 @@ async def test_the_api_server_takes_all_options_at_once(
     site: Site, registry: webop.OperatorRegistry, reason: WebhookType
 ) -> None:
     options: WebhookOptions = {
+        "id": "check",
+        "registry": registry,
         "operations": ["CREATE", "UPDATE"],
         "subresource": "*",
         "side_effects": True,
@@ -45,7 +47,7 @@ async def test_the_api_server_takes_all_options_at_once(
     if reason is WebhookType.MUTATING:
         options["reinvocation_policy"] = "IfNeeded"
     decorator = webop.on.validate if reason is WebhookType.VALIDATING else webop.on.mutate
-    decorator(*site.names, id="check", registry=registry, **options)(lambda **_: None)
+    decorator(*site.names, **options)(lambda **_: None)
     built = build_configuration(
         reason=reason,
         name=site.name,
