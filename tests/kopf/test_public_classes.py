@@ -137,6 +137,7 @@ NAMED = {*PROGRESS_STORAGES[2:4], *DIFFBASE_STORAGES[1:4]}
 @pytest.mark.feature("AUT-12", "EVT-05", "HIE-17", "HIE-18", "PAT-06", "PAT-08", "PAT-14", "RES-20")
 @pytest.mark.feature("HIE-01", "HIE-02", "HIE-04", "HIE-05", "HIE-07", "HIE-10", "HIE-11", "HIE-12")
 @pytest.mark.feature("HIE-13", "HIE-14", "HIE-15", "HIE-16", "REF-16", "REF-35", "REF-68", "REF-70")
+@pytest.mark.feature("AUT-11", "MEM-02", "REF-20", "REF-25", "REF-61", "RES-21")
 @pytest.mark.parametrize("section", ["diffs", "bodies", "patches", "adoption", "others"])
 def test_public_classes_are_used_as_those_of_kopf(section: str) -> None:
     assert find_differences([section]) == []
@@ -147,7 +148,7 @@ def test_public_classes_are_used_as_those_of_kopf(section: str) -> None:
 @pytest.mark.feature(
     "CFG-60", "CFG-61", "CFG-65", "CFG-66", "CFG-72", "D-01", "D-40", "D-45", "D-61"
 )
-@pytest.mark.feature("D-61", "HND-29", "HND-30", "HND-31", "HND-33")
+@pytest.mark.feature("D-61", "REF-55", "HND-29", "HND-30", "HND-31", "HND-33")
 @pytest.mark.parametrize("storage", PROGRESS_STORAGES + DIFFBASE_STORAGES)
 def test_storages_are_used_as_those_of_kopf(storage: str) -> None:
     sections = ["progress" if storage in PROGRESS_STORAGES else "last states"]

@@ -157,7 +157,7 @@ def test_what_webhook_servers_are_made_of_is_the_same(kopf: Any) -> None:
     ] * 2
 
 
-@pytest.mark.feature("REF-62", "REF-63")
+@pytest.mark.feature("IDX-04", "REF-62", "REF-63")
 def test_indexes_are_read_only_collections_for_annotations() -> None:
     assert issubclass(webop.Index, Mapping)
     assert issubclass(webop.Store, Collection)

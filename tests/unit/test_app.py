@@ -19,11 +19,11 @@ from webop.errors import ActivityError, ConfigurationError
 
 
 @pytest.mark.feature("STA-01", "STA-04", "STA-05")
-async def test_startup_handlers_run_before_the_first_request_and_cleanup_handlers_at_the_end() -> (
-    None
-):
+async def test_startup_handlers_run_before_the_first_request_and_cleanup_handlers_at_the_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     calls: list[Any] = []
-    settings = webop.OperatorSettings()
+    settings = build_settings(admission={"managed": "auto.kopf.dev"})
 
     @webop.on.startup()
     async def start(memo: webop.Memo, **kwargs: Any) -> None:
@@ -40,26 +40,32 @@ async def test_startup_handlers_run_before_the_first_request_and_cleanup_handler
 
     async with serve(settings=settings) as site:
         await site.review()
+        assert (await site.get("/readyz")).status_code == 200
     assert calls == [("startup", True), ("review", True), ("cleanup", True)]
+    assert "The webhook configurations 'auto.kopf.dev' are not managed" in caplog.text
 
 
 @pytest.mark.feature("STA-02", "D-64")
-async def test_a_failed_startup_is_told_to_the_server_without_a_traceback(
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize("phase", ["startup", "shutdown"])
+async def test_a_failed_startup_or_cleanup_is_told_to_the_server_without_a_traceback(
+    phase: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    calls: list[str] = []
-
-    @webop.on.startup(id="prepare")
-    def start(**_: Any) -> None:
+    def fail(**_: Any) -> None:
         raise webop.PermanentError("No database.")
 
-    webop.on.cleanup()(lambda **_: calls.append("cleanup"))
+    calls: list[str] = []
+    if phase == "startup":
+        webop.on.startup(id="tidy")(fail)
+        webop.on.cleanup()(lambda **_: calls.append("cleanup"))
+    else:
+        webop.on.cleanup(id="tidy")(fail)
     lifespan = Lifespan(webop.create_app())
     message = await lifespan.pass_through("startup")
-    assert message == {
-        "type": "lifespan.startup.failed",
-        "message": "Startup handler 'prepare' failed for good: No database.",
-    }
+    if phase == "shutdown":
+        message = await lifespan.pass_through("shutdown")
+    activity = "Startup" if phase == "startup" else "Cleanup"
+    text = f"{activity} handler 'tidy' failed for good: No database."
+    assert message == {"type": f"lifespan.{phase}.failed", "message": text}
     with pytest.raises(ActivityError):
         await lifespan.task
     assert not calls
@@ -98,21 +104,6 @@ async def test_handlers_are_not_doubled_when_an_app_lives_twice(tmp_path: Path) 
             assert app.operator is not None
             assert len(app.operator.context.registry) == 1
             assert app.operator.options.scope.patterns == ("team-1",)
-
-
-async def test_a_failed_cleanup_is_told_to_the_server() -> None:
-    @webop.on.cleanup(id="tidy")
-    def clean(**_: Any) -> None:
-        raise webop.PermanentError("Too much rubbish.")
-
-    lifespan = Lifespan(webop.create_app())
-    await lifespan.pass_through("startup")
-    assert await lifespan.pass_through("shutdown") == {
-        "type": "lifespan.shutdown.failed",
-        "message": "Cleanup handler 'tidy' failed for good: Too much rubbish.",
-    }
-    with pytest.raises(ActivityError):
-        await lifespan.task
 
 
 async def test_a_server_that_drops_the_lifespan_ends_the_operator() -> None:
@@ -190,24 +181,27 @@ async def test_the_end_of_a_webhook_server_is_the_end_of_the_operator_and_is_see
         await lifespan.task
 
 
-async def yield_text(fn: webop.WebhookFn) -> Any:
-    yield "https://somewhere"
-
-
-async def yield_nothing(fn: webop.WebhookFn) -> Any:
+async def return_config(fn: webop.WebhookFn) -> Any:
     return {"url": "https://somewhere"}
 
 
-async def yield_http(fn: webop.WebhookFn) -> Any:
-    yield {"url": "http://localhost:9443"}
+def yielding(config: Any) -> Any:
+    async def serve_nothing(fn: webop.WebhookFn) -> Any:
+        yield config
+
+    return serve_nothing
 
 
 @pytest.mark.parametrize(
     ("server", "managed", "message"),
     [
-        (yield_text, None, r"WebhookClientConfig, got 'https:"),
-        (yield_nothing, None, r"must be an asynchronous generator: .* with `yield`"),
-        (yield_http, "x.dev", r"by HTTPS only, not at http:.* Remove insecure"),
+        (yielding("https://x"), None, r"WebhookClientConfig, got 'https:"),
+        (return_config, None, r"must be an asynchronous generator: .* with `yield`"),
+        (
+            yielding({"url": "http://x:9443"}),
+            "x.dev",
+            r"by HTTPS only.* Remove insecure",
+        ),
     ],
 )
 async def test_a_webhook_server_that_yields_something_else_than_a_usable_config_is_told_of(
@@ -255,13 +249,3 @@ async def test_without_an_asgi_server_admission_handlers_need_a_webhook_server()
     with pytest.raises(ConfigurationError, match=r"handlers \(check\).*settings\.admission\.serv"):
         await webop.operator(clusterwide=True)
     assert calls == ["startup", "cleanup"]
-
-
-async def test_configurations_that_cannot_be_managed_are_told_in_the_log(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    settings = build_settings(admission={"managed": "auto.kopf.dev"})
-    webop.on.validate("kopfexamples")(lambda **_: None)
-    async with serve(settings=settings) as site:
-        assert (await site.get("/readyz")).status_code == 200
-    assert "The webhook configurations 'auto.kopf.dev' are not managed" in caplog.text

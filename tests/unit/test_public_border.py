@@ -13,6 +13,7 @@ import pytest
 import webop
 import webop.lifecycles
 import webop.on
+from tests.kit.rows import rows
 
 kopf = webop  # as in the manual
 
@@ -40,7 +41,7 @@ def test_names_in_annotations_of_the_manual_can_be_evaluated() -> None:
 
 
 @pytest.mark.feature("EMB-06", "EMB-07", "REF-21", "REF-23", "REF-24")
-@pytest.mark.parametrize("fn", ["run", "operator", "spawn_tasks"])
+@rows("fn", ["run", "operator", "spawn_tasks"])
 def test_an_unknown_option_of_an_operator_is_told_of(fn: str) -> None:
     with pytest.raises(TypeError, match=r"clusterwise.*clusterwide"):
         asyncio.run(getattr(webop, fn)(clusterwise=True))
@@ -50,31 +51,21 @@ HEAVY = {
     *("httpx", "aiohttp", "starlette", "uvicorn", "cryptography", "click", "yaml", "pyngrok"),
     *("prometheus_client", "pydantic", "pydantic_core", "typing_extensions", "annotated_types"),
 }
-
-
-def list_imported(code: str) -> set[str]:
-    """Return the modules of a new process that has run some code."""
-    code = f"import sys\n{code}\nprint(*sys.modules)"
-    command = [sys.executable, "-c", code]
-    return {*subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()}
-
-
-def test_importing_webop_brings_nothing_that_takes_long_to_import() -> None:
-    assert not HEAVY & list_imported("import webop as kopf")
-
-
-def test_handlers_without_models_do_not_import_pydantic() -> None:
-    code = """
-import webop
-@webop.on.update("widgets", labels={"a": webop.PRESENT}, field="spec.a", retries=3)
-@webop.on.validate("widgets", operations=["CREATE"], namespace_selector={"a": "b"})
-def fn(spec: webop.Spec, **_): ...
+HANDLERS = """
+import sys
+import webop as kopf
+import webop.testing
+@kopf.on.update("widgets", labels={"a": kopf.PRESENT}, field="spec.a", retries=3)
+@kopf.on.validate("widgets", operations=["CREATE"], namespace_selector={"a": "b"})
+def fn(spec: kopf.Spec, **_): ...
+print(*sys.modules)
 """
-    assert not HEAVY & list_imported(code)
 
 
 @pytest.mark.feature("TST-06")
-def test_tools_for_tests_are_imported_at_first_use() -> None:
-    modules = list_imported("import webop.testing")
-    assert "click" not in modules
+def test_webop_its_handlers_and_its_tools_for_tests_import_nothing_that_takes_long() -> None:
+    command = [sys.executable, "-c", HANDLERS]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    modules = {*done.stdout.split()}
+    assert not HEAVY & modules
     assert not [name for name in modules if name.startswith(("webop.testing.", "time_machine"))]

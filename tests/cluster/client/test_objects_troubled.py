@@ -7,6 +7,7 @@ import contextlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
+from urllib.parse import unquote
 
 import httpx
 import pytest
@@ -202,3 +203,25 @@ async def test_daemons_reviews_and_probes_do_not_wait_for_sixteen_requests_of_ha
         assert (await http.get(endpoint, timeout=20)).is_success
         await eventually(lambda: answered == {"daemon", "review", "probe"}, timeout=20)
         released.set()
+
+
+async def test_a_list_whose_pages_expire_goes_on_with_the_rest(
+    info: webop.ConnectionInfo, client: Client, webop_namespace: str
+) -> None:
+    for name in ("one", "two"):
+        await AsyncClient(client).create(build_map(name, webop_namespace))
+    tokens = list[str]()
+
+    async def rule(request: Request) -> Response | Request:
+        _, _, token = request.target.partition("continue=")
+        tokens.append(token) if "configmaps" in request.target else None
+        if token and len(tokens) == 2:
+            status = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}
+            return Made(410, {**status, "metadata": {"continue": unquote(token)}})
+        return request._replace(target=request.target.replace("limit=500", "limit=1"))
+
+    async with meddle(info, rule) as troubled:
+        found = await troubled.list("configmaps", namespace=webop_namespace)
+    assert [item["metadata"]["name"] for item in found] == ["one", "two"]
+    assert tokens[0] == ""
+    assert tokens[1:] == [tokens[1]] * 2

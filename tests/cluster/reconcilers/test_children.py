@@ -11,7 +11,7 @@ import pytest
 import webop
 from tests.cluster.reconcilers.conftest import Builder, Maps, build_map
 from tests.kit.http_relay import Relay
-from tests.kit.operators import Json, Objects, RunOperator, is_no_fence
+from tests.kit.operators import Json, Objects, RunOperator, is_no_fence, operate
 from tests.kit.waiting import eventually
 
 
@@ -265,3 +265,42 @@ async def test_a_child_that_no_watch_would_show_is_refused_with_the_remedy(
         await objects.create("one")
         for text in cases:
             await eventually(lambda text=text: text in caplog.text, text)  # type: ignore[misc]
+
+
+async def test_fields_that_a_former_parent_has_applied_go_when_they_are_left_out(
+    objects: Objects, maps: Maps, run_operator: RunOperator
+) -> None:
+    @webop.reconcile("widgets", owns=["configmaps"], when=is_no_fence)
+    async def build(children: webop.Children, spec: webop.Spec, name: str, **_: Any) -> None:
+        await children.apply(build_map(name, dict(spec)))
+
+    async with run_operator():
+        await objects.create("site", {"color": "red", "size": "L"})
+        await maps.wait("site", lambda found: found)
+        await maps.patch("site", {"metadata": {"ownerReferences": None}})  # --cascade=orphan
+        await objects.delete("site")
+    await maps.patch("site", {"metadata": {"ownerReferences": None}})
+    async with run_operator():
+        made = await objects.create("site", {"color": "red", "size": "L"})
+        await maps.wait(
+            "site",
+            lambda found: (
+                found and found["metadata"]["labels"]["webop.dev/owner"] == made["metadata"]["uid"]
+            ),
+        )
+        await objects.patch("site", {"spec": {"color": None}})
+        await maps.wait("site", lambda found: found and found["data"] == {"size": "L"})
+
+
+async def test_the_children_of_a_reconciler_that_was_renamed_are_still_its_own(
+    objects: Objects, maps: Maps, info: webop.ConnectionInfo
+) -> None:
+    builder = Builder()
+    await objects.create("site", {"pages": {"home": "1"}})
+    for number, name in enumerate(("build", "make"), start=1):
+        registry = webop.OperatorRegistry()
+        options: Json = {"registry": registry, "id": name, "when": is_no_fence}
+        webop.reconcile("widgets", owns=["configmaps"], **options)(builder.build)
+        await objects.patch("site", {"spec": {"pages": {"home": str(number)}}})
+        async with operate(info, registry, namespaces=[objects.namespace], beside=True):
+            await maps.wait("site-home", has(str(number)))

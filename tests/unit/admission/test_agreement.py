@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import dataclasses
 import json
 from typing import Any
 
 import pytest
 
+from tests.kit.rows import rows
 from webop.admission.configurations.replica_agreement import (
     Attendance,
     Decision,
@@ -16,9 +19,13 @@ from webop.admission.configurations.replica_agreement import (
     build_bundle,
     build_offer,
     decide,
+    decode_record,
     is_same,
+    join_address,
     parse_bundle,
+    split_address,
 )
+from webop.errors import ConfigurationError
 from webop.handlers.model import WebhookType
 
 Json = dict[str, Any]
@@ -35,16 +42,9 @@ def build_pem(name: str) -> str:
     return f"-----BEGIN CERTIFICATE-----\n{name}\n-----END CERTIFICATE-----"
 
 
-def offer(
-    names: str,
-    url: str = HERE,
-    ca: str = "",
-    persistent: str = "",
-    *,
-    is_in_pod: bool = False,
-    **more: Any,
-) -> Offer:
+def offer(names: str, url: str = HERE, ca: str = "", persistent: str = "", **more: Any) -> Offer:
     """Return the offer of a replica: ``x`` validates, ``~x`` mutates."""
+    is_in_pod = more.pop("is_in_pod", False)
     webhooks = {
         V: [build_webhook(n, url, ca, **more) for n in names.split() if n[0] != "~"],
         M: [build_webhook(n[1:], url, ca, **more) for n in names.split() if n[0] == "~"],
@@ -77,7 +77,7 @@ OLD, NEW = offer("same old ~m", ca="a"), offer("same new ~m", ca="b")
 NONE = offer("").webhooks
 
 
-@pytest.mark.parametrize(
+@rows(
     ("found", "others", "own", "since", "expected"),
     [
         (NONE, [], OLD, 1, ("old same ~m", {HERE}, {"a"})),  # the first replica
@@ -96,10 +96,10 @@ def test_webhooks_change_when_all_replicas_that_do_not_retire_agree(
     assert describe(decide(found, others, own, record(own, since))) == expected
 
 
-UNREADY = {"is_ready": False}
+UNREADY, STAYED = {"is_ready": False}, offer("same").webhooks
 
 
-@pytest.mark.parametrize(
+@rows(
     ("found", "others", "own", "mine", "names"),
     [
         (NONE, [], NEW, UNREADY, "new same ~m"),  # the very first start
@@ -107,13 +107,7 @@ UNREADY = {"is_ready": False}
         (OLD.webhooks, [record(OLD).retire()], NEW, UNREADY, "old same ~m"),
         (OLD.webhooks, [], NEW, UNREADY, "old same ~m"),
         (OLD.webhooks, [], NEW, {}, "new same ~m"),
-        (
-            offer("same").webhooks,
-            [],
-            NEW,
-            UNREADY,
-            "new same ~m",
-        ),  # the persistent ones have stayed
+        (STAYED, [], NEW, UNREADY, "new same ~m"),  # the persistent ones have stayed
         (NEW.webhooks, [record(NEW, 2, is_ready=False)], OLD, {}, "old same ~m"),  # goes back
     ],
 )
@@ -126,7 +120,7 @@ def test_a_version_that_is_not_ready_changes_nothing(
 DAMAGED: Any = ([[{"name": "x"}], []], [[{"clientConfig": {}}], []], [["x"], []], [[], {}], 5, [])
 
 
-@pytest.mark.parametrize("which", [V, M])
+@rows("which", [V, M])
 def test_what_somebody_deletes_or_edits_in_a_rollout_is_repaired(which: WebhookType) -> None:
     one, two = offer("same old ~m"), offer("same new ~m")
     joined = decide(one.webhooks, [record(one)], two, record(two, 2), notes=Notes(one.digest))
@@ -169,7 +163,7 @@ def test_a_replica_that_has_taken_over_decides_alone_until_it_leaves() -> None:
     assert describe(decide(left.webhooks, [], OLD, record(OLD))) == ("old same ~m", {HERE}, {"a"})
 
 
-@pytest.mark.parametrize(
+@rows(
     ("others", "is_final", "names"),
     [
         ([], True, "stays"),
@@ -197,11 +191,8 @@ def test_the_webhooks_of_pods_are_removed_by_pods_only() -> None:
     left = decide(taken.webhooks, [], copy, None, notes=taken.notes, is_final=True)
     assert (describe(left)[0], left.notes) == ("a b", Notes(has_pods=True))
     # Another version of the operator knows nothing of webhooks that it does not have.
-    for one, names in (
-        (pod, "a"),
-        (offer("b", is_in_pod=True), "a"),
-        (offer("", is_in_pod=True), "a b"),
-    ):
+    other, none = offer("b", is_in_pod=True), offer("", is_in_pod=True)
+    for one, names in ((pod, "a"), (other, "a"), (none, "a b")):
         left = decide(served.webhooks, [], one, None, notes=Notes(), is_final=True)
         assert (describe(left)[0], left.notes.has_pods) == (names, True)
     goes = offer("a b", persistent="", is_in_pod=True)
@@ -217,7 +208,7 @@ def test_a_digest_is_of_the_webhooks_and_their_order_not_of_addresses_and_author
     assert offer("x", timeoutSeconds=5).digest != offer("x").digest
 
 
-@pytest.mark.parametrize(
+@rows(
     ("filled", "is_equal"),
     [
         ({"failurePolicy": "Fail", "namespaceSelector": {}, "timeoutSeconds": 10}, True),
@@ -251,11 +242,73 @@ def test_replicas_are_alive_until_their_records_have_not_changed_in_three_renewa
     assert is_alive("2")
 
 
-def test_replicas_with_longer_lifetimes_are_waited_for() -> None:
-    one = Attendance()
-    records = {"k": record(OLD, lifetime=180.0).encode()}
-    one.select(records, renewal=10.0)
-    one.renewals = 18
-    assert one.select(records, renewal=10.0)
-    one.renewals = 19
-    assert not one.select(records, renewal=10.0)
+# ---- records
+
+
+NOW, NAMED = "2026-11-21T12:30:15.250+00:00", {"name": "n", "namespace": "ns"}
+
+
+def build_record(**fields: Any) -> ReplicaRecord:
+    times = {"since": NOW, "renewed": NOW, "lifetime": 180.0}
+    return dataclasses.replace(record(OLD), **{**times, "address": {"url": HERE}, **fields})
+
+
+def test_a_record_is_read_as_it_was_written() -> None:
+    assert decode_record(build_record().encode()) == build_record()
+
+
+def damage(old: str, new: str) -> str:
+    return build_record().encode().replace(old, new)
+
+
+@rows(
+    "text",
+    [
+        *("", "{", "[]", "{}"),
+        *(damage("180.0", number) for number in ('"long"', '"nan"', '"-inf"', "1e999")),
+        damage('"address"', '"others"'),
+        build_record(address={"a": 1}).encode(),
+        build_record(address={"service": "x"}).encode(),
+        *(build_record(since=time).encode() for time in ("x", "9999-12-31T23:59:59.999+00:00")),
+        build_record(renewed="x").encode(),
+    ],
+)
+def test_what_is_not_a_record_counts_as_a_replica_that_has_retired(text: str) -> None:
+    assert decode_record(text).is_retired
+
+
+@rows(
+    ("config", "address", "path"),
+    [
+        ({"url": "https://host"}, {"url": "https://host"}, ""),
+        ({"url": "https://host/"}, {"url": "https://host"}, "/"),
+        ({"url": "https://host:1/a/b%20c"}, {"url": "https://host:1"}, "/a/b%20c"),
+        ({"url": "https://[::1]:1/a", "caBundle": "x"}, {"url": "https://[::1]:1"}, "/a"),
+        ({"service": {**NAMED, "path": "/a", "port": 1}}, {"service": {**NAMED, "port": 1}}, "/a"),
+        ({"service": NAMED, "url": None}, {"service": {**NAMED, "port": 443}}, ""),
+    ],
+)
+def test_client_configs_are_taken_apart_and_put_together(
+    config: dict[str, Any], address: dict[str, Any], path: str
+) -> None:
+    assert split_address(config) == (address, path)
+    assert split_address(join_address(address, path)) == (address, path)
+
+
+@rows(
+    ("config", "reason"),
+    [
+        ({}, "got neither"),
+        ({"url": None, "service": None}, "got neither"),
+        ({"url": "https://host", "service": {"name": "n"}}, "got both"),
+    ],
+)
+def test_a_client_config_must_lead_to_one_place(config: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ConfigurationError, match=reason):
+        split_address(config)
+
+
+@rows("bundle", ["a", base64.b64encode(b"\xff\xfe").decode()])
+def test_a_bundle_that_is_no_text_is_the_mistake_of_the_server(bundle: str) -> None:
+    with pytest.raises(ConfigurationError, match="must be base64 of certificates in PEM"):
+        parse_bundle(bundle)

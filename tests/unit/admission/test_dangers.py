@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 import webop
-from webop.admission.configurations.building import list_dangers
+from tests.kit.rows import rows
+from tests.kit.webhook_configurations import list_dangers
 
 PODS = webop.Resource("", "v1", "pods", kind="Pod", categories=frozenset({"all"}))
 NODES = webop.Resource("", "v1", "nodes", kind="Node")
@@ -21,16 +20,14 @@ KEX = webop.Resource("kopf.dev", "v1", "kopfexamples", kind="KopfExample")
 RESOURCES = [PODS, NODES, NAMESPACES, EVENTS, NEW_EVENTS, LEASES, HOOKS, OTHER_PODS, KEX]
 
 
-def find(
-    *names: Any, decorator: Any = webop.on.validate, resources: Any = RESOURCES, **options: Any
-) -> list[str]:
+def find(*names: Any, decorator: Any = webop.on.validate, **options: Any) -> list[str]:
     """Return the warnings about a handler."""
     registry = webop.OperatorRegistry()
     decorator(*names, id="check", registry=registry, **options)(lambda **_: None)
-    return list_dangers(registry.select_webhooks(), resources)
+    return list_dangers(registry, RESOURCES)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("names", "options", "what"),
     [
         (("pods",), {}, "pods"),
@@ -50,7 +47,7 @@ def find(
         (("pods",), {"failure_policy": "Fail"}, "pods"),
     ],
 )
-@pytest.mark.parametrize("decorator", [webop.on.validate, webop.on.mutate])
+@rows("decorator", [webop.on.validate, webop.on.mutate])
 def test_a_webhook_for_all_of_what_a_cluster_needs_draws_a_warning(
     names: Any, options: Any, what: str, decorator: Any
 ) -> None:
@@ -69,7 +66,7 @@ def test_the_warning_about_all_pods_names_the_containers_that_it_does_not_see() 
     assert words not in find("nodes")[0]
 
 
-@pytest.mark.parametrize(
+@rows(
     ("names", "options"),
     [
         (("kopfexamples",), {}),

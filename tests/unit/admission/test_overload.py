@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 import webop
+from tests.kit.operators import build_settings
 from tests.kit.reviews import Site, build_review, serve
 from tests.kit.waiting import eventually
 
@@ -22,10 +23,15 @@ class Gate:
         self.event = threading.Event()
         self.held = 0
 
-    def hold(self) -> None:
+    def hold(self, **_: Any) -> None:
         """Block the thread."""
         self.held += 1
         self.event.wait(60)
+
+    async def hold_async(self, **_: Any) -> None:
+        self.held += 1
+        while not self.event.is_set():
+            await asyncio.sleep(0.01)
 
     async def wait_for_held(self, count: int) -> None:
         await eventually(lambda: self.held >= count, f"{count} held calls")
@@ -33,37 +39,18 @@ class Gate:
 
 @pytest.fixture
 def gate() -> Iterator[Gate]:
+    """A gate, and four handlers: two that hang, two that do not."""
     gate = Gate()
-    yield gate
-    gate.event.set()
-
-
-@pytest.fixture
-def settings() -> webop.OperatorSettings:
-    return webop.OperatorSettings()
-
-
-@pytest.fixture
-def handlers(gate: Gate) -> None:
-    """Four handlers: two that hang, two that do not."""
-
-    @webop.on.validate("kopfexamples", id="stuck")
-    def stuck(**_: Any) -> None:
-        gate.hold()
-
-    @webop.on.validate("kopfexamples", id="stuck-async")
-    async def stuck_async(**_: Any) -> None:
-        gate.held += 1
-        while not gate.event.is_set():
-            await asyncio.sleep(0.01)
-
-    @webop.on.validate("kopfexamples", id="quick")
-    def quick(**_: Any) -> None:
-        pass
+    webop.on.validate("kopfexamples", id="stuck")(gate.hold)
+    webop.on.validate("kopfexamples", id="stuck-async")(gate.hold_async)
+    webop.on.validate("kopfexamples", id="quick")(lambda **_: None)
 
     @webop.on.validate("kopfexamples", id="quick-async")
     async def quick_async(**_: Any) -> None:
         pass
+
+    yield gate
+    gate.event.set()
 
 
 async def post_many(site: Site, path: str, count: int) -> list[asyncio.Task[httpx.Response]]:
@@ -84,12 +71,10 @@ async def is_allowed(site: Site, path: str) -> bool:
         ("max_reviews", "/stuck-async", "/quick"),
     ],
 )
-@pytest.mark.usefixtures("handlers")
 async def test_what_hangs_is_refused_quickly_and_leaves_the_others_alone(
-    settings: webop.OperatorSettings, gate: Gate, limit: str, path: str, refused_path: str
+    gate: Gate, limit: str, path: str, refused_path: str
 ) -> None:
-    setattr(settings.admission, limit, 3)
-    async with serve(settings=settings) as site:
+    async with serve(settings=build_settings(admission={limit: 3})) as site:
         waiting = await post_many(site, path, 3)
         await gate.wait_for_held(3)
         async with asyncio.timeout(1):
@@ -107,12 +92,8 @@ async def test_what_hangs_is_refused_quickly_and_leaves_the_others_alone(
         assert await is_allowed(site, path)
 
 
-@pytest.mark.usefixtures("handlers")
-async def test_threads_of_reviews_that_were_given_up_count_until_they_end(
-    settings: webop.OperatorSettings, gate: Gate
-) -> None:
-    settings.admission.max_calls = 2
-    async with serve(settings=settings) as site:
+async def test_threads_of_reviews_that_were_given_up_count_until_they_end(gate: Gate) -> None:
+    async with serve(settings=build_settings(admission={"max_calls": 2})) as site:
         for count in (1, 2):
             given_up = await site.post(build_review(), "/stuck?timeout=200ms")
             assert given_up.status_code == 504
@@ -126,10 +107,8 @@ async def test_threads_of_reviews_that_were_given_up_count_until_they_end(
                 await asyncio.sleep(0.01)
 
 
-@pytest.mark.usefixtures("handlers")
-async def test_threads_that_are_busy_with_other_work_do_not_hold_up_reviews(
-    settings: webop.OperatorSettings, gate: Gate
-) -> None:
+async def test_threads_that_are_busy_with_other_work_do_not_hold_up_reviews(gate: Gate) -> None:
+    settings = webop.OperatorSettings()
     settings.execution.max_workers = 2
     settings.background.max_workers = 2
     for pool in (settings.execution, settings.background):
@@ -140,36 +119,25 @@ async def test_threads_that_are_busy_with_other_work_do_not_hold_up_reviews(
         assert await is_allowed(site, "/quick")
 
 
-async def test_a_review_that_is_refused_has_called_none_of_its_handlers(
-    settings: webop.OperatorSettings, gate: Gate
-) -> None:
+async def test_a_review_that_is_refused_has_called_none_of_its_handlers(gate: Gate) -> None:
     called: list[str] = []
-
-    @webop.on.validate("kopfexamples", id="first")
-    async def first(**_: Any) -> None:
-        called.append("first")
-
-    @webop.on.validate("kopfexamples", id="stuck")
-    def stuck(**_: Any) -> None:
-        gate.hold()
-
-    settings.admission.max_calls = 1
-    async with serve(settings=settings) as site:
-        waiting = await post_many(site, "/stuck", 1)
+    webop.on.validate("pods", id="first")(lambda **_: called.append("first"))
+    webop.on.validate("pods", id="second")(gate.hold)
+    pod: Any = {"resource": ("", "v1", "pods"), "kind": "Pod"}
+    async with serve(settings=build_settings(admission={"max_calls": 1})) as site:
+        waiting = asyncio.create_task(site.review(path="/second", **pod))
         await gate.wait_for_held(1)
-        refused = await site.post(build_review(), "/")
+        refused = await site.post(build_review(**pod), "/")
         assert refused.status_code == 429
         assert called == []
-        assert await is_allowed(site, "/first")
+        assert (await site.review(path="/first", **pod))["allowed"]
         gate.event.set()
-        await asyncio.gather(*waiting)
-        assert await is_allowed(site, "/")
+        await waiting
+        assert (await site.review(**pod))["allowed"]
     assert called == ["first", "first"]
 
 
-async def test_reviews_that_fail_in_any_way_make_room_for_others(
-    settings: webop.OperatorSettings,
-) -> None:
+async def test_reviews_that_fail_in_any_way_make_room_for_others() -> None:
     @webop.on.validate("kopfexamples", id="odd", when=lambda **_: 1 / 0)  # type: ignore[arg-type]
     @webop.on.validate("kopfexamples", id="failing")
     def fail(**_: Any) -> None:
@@ -183,8 +151,8 @@ async def test_reviews_that_fail_in_any_way_make_room_for_others(
     async def linger(**_: Any) -> None:
         await asyncio.Event().wait()
 
-    settings.admission.max_reviews = settings.admission.max_calls = 1
-    async with serve(settings=settings) as site:
+    limits = {"max_reviews": 1, "max_calls": 1}
+    async with serve(settings=build_settings(admission=limits)) as site:
         for _ in range(2):
             for path in ("/odd", "/failing", "/renaming"):
                 assert (await site.review(path=path))["allowed"] is False

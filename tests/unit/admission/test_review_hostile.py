@@ -5,21 +5,15 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-import orjson
+import httpx
 import pytest
 
 import webop
 from tests.kit.causes import UnreadableError
 from tests.kit.reviews import build_object, build_review, read_patch, send_review, serve
-from webop.admission.response import build_response
-from webop.admission.review import parse_review
-from webop.errors import AdmissionError, ReviewError
 
 Json = dict[str, Any]
 
-STRINGS = "must be an object of strings"
-CONTROL = "must not have control characters"
-LONG = "has more than 1024 characters"
 _ABSENT: Any = object()
 
 
@@ -38,141 +32,122 @@ def replace(path: str, value: Any) -> Json:
     return review
 
 
-REFUSED = [
-    ("request", _ABSENT, "is missing"),
-    ("request", None, "is missing"),
+ONE_OF = "must be one of CREATE, UPDATE, DELETE, CONNECT, not"
+NAMES = [
+    *("uid", "name", "namespace", "subResource", "operation", "kind.kind", "userInfo.username"),
+    *(f"resource.{name}" for name in ("group", "version", "resource")),
+    *(f"object.metadata.{name}" for name in ("name", "namespace", "uid")),
+]
+TEXTS = [
+    *(*NAMES, "userInfo.uid", "requestSubResource", "oldObject.metadata.namespace"),
+    *("object.kind", "object.apiVersion", "object.metadata.generateName"),
+]
+OBJECTS = [
+    *("resource", "userInfo", "userInfo.extra", "object", "oldObject", "object.metadata"),
+    *("options", "requestKind", "requestResource", "oldObject.metadata.annotations"),
+]
+NEEDED = [
+    *("uid", "resource", "resource.version", "resource.resource", "kind", "kind.kind"),
+    *("operation", "userInfo"),
+]
+DRY: list[Any] = ["true", 1]
+ODD_GROUPS: list[Any] = ["admins", {}]
+NO_STRINGS: list[Any] = [{"a": 1}, {"a": "b", "c": None}, {"a": {}}, {"a": True}, {"a": []}]
+
+REFUSED: list[tuple[str, Any, str]] = [
+    ("kind", _ABSENT, "must be 'AdmissionReview', not None"),
+    ("kind", ["AdmissionReview"], "must be 'AdmissionReview', not ['AdmissionReview']"),
     ("request", [], "must be an object"),
-    ("request.uid", _ABSENT, "is missing"),
-    ("request.uid", None, "is missing"),
-    ("request.uid", "", "is empty"),
-    ("request.uid", 1, "must be a string"),
-    ("request.resource", _ABSENT, "is missing"),
-    ("request.resource", "pods", "must be an object"),
-    ("request.resource.version", _ABSENT, "is missing"),
-    ("request.resource.resource", _ABSENT, "is missing"),
-    ("request.resource.resource", "", "is empty"),
-    ("request.resource.group", 1, "must be a string"),
-    ("request.resource.version", 1, "must be a string"),
-    ("request.kind", _ABSENT, "is missing"),
-    ("request.kind.kind", None, "is missing"),
-    ("request.operation", _ABSENT, "is missing"),
-    ("request.operation", "create", "must be one of CREATE, UPDATE, DELETE, CONNECT, not 'create'"),
-    ("request.operation", "*", "must be one of CREATE, UPDATE, DELETE, CONNECT, not '*'"),
-    ("request.operation", ["CREATE"], "must be a string"),
-    ("request.userInfo", _ABSENT, "is missing"),
-    ("request.userInfo", "admin", "must be an object"),
-    ("request.namespace", {}, "must be a string"),
-    ("request.name", 1, "must be a string"),
-    ("request.subResource", 1, "must be a string"),
-    ("request.dryRun", "true", "must be true or false"),
-    ("request.dryRun", 1, "must be true or false"),
-    ("request.object", [], "must be an object"),
-    ("request.object", "text", "must be an object"),
-    ("request.oldObject", 0, "must be an object"),
-    ("request.object.metadata.labels", [], "must be an object"),
-    ("request.object.metadata.uid", [], "must be a string"),
-    ("request.object.metadata.name", {}, "must be a string"),
-    ("request.oldObject.metadata.namespace", 5, "must be a string"),
-    ("request.oldObject.metadata.annotations", "x", "must be an object"),
-    ("request.options", [], "must be an object"),
-    ("request.options", "x", "must be an object"),
-    ("request.requestKind", "Pod", "must be an object"),
-    ("request.requestResource", 1, "must be an object"),
-    ("request.requestSubResource", {}, "must be a string"),
-    ("request.userInfo.username", 1, "must be a string"),
-    ("request.userInfo.username", "a\nb", CONTROL),
-    ("request.userInfo.uid", [], "must be a string"),
-    ("request.userInfo.groups", "admins", "must be a list"),
-    ("request.userInfo.groups", {}, "must be a list"),
-    ("request.userInfo.extra", [], "must be an object"),
-    ("request.uid", "a\nb", CONTROL),
-    ("request.uid", "\ud800", CONTROL),
-    ("request.name", "a\x00b", CONTROL),
-    ("request.name", "a\x9bb", CONTROL),
-    ("request.namespace", "\x7f", CONTROL),
-    ("request.subResource", "\r", CONTROL),
-    ("request.operation", "CREATE\n", CONTROL),
-    ("request.kind.kind", "Pod\n", CONTROL),
-    ("request.resource.group", "a\nb", CONTROL),
-    ("request.resource.version", "\t", CONTROL),
-    ("request.resource.resource", "\udfff", CONTROL),
-    ("request.uid", "x" * 1025, LONG),
-    ("request.resource.resource", "x" * 1025, LONG),
-    ("request.kind.kind", "x" * 1025, LONG),
-    ("request.userInfo.username", "x" * 1_000_000, LONG),
-    ("request.object.metadata.uid", "x" * 1025, LONG),
-    ("request.object.kind", 1, "must be a string"),
-    ("request.object.apiVersion", {}, "must be a string"),
-    ("request.object.metadata", 0, "must be an object"),
-    ("request.object.metadata", False, "must be an object"),
-    ("request.object.metadata.name", "a\nb", CONTROL),
-    ("request.object.metadata.namespace", "a\x1bb", CONTROL),
-    ("request.object.metadata.generateName", ["a"], "must be a string"),
-    ("request.object.metadata.labels", {"a": 1}, STRINGS),
-    ("request.object.metadata.labels", {"a": "b", "c": None}, STRINGS),
-    ("request.object.metadata.labels", {"a": {}}, STRINGS),
-    ("request.object.metadata.annotations", {"a": True}, STRINGS),
-    ("request.oldObject.metadata.labels", {"a": []}, STRINGS),
-    ("request.oldObject.metadata.annotations", {"a": 1.5}, STRINGS),
+    ("request.operation", "create", f"{ONE_OF} 'create'"),
+    ("request.operation", "*", f"{ONE_OF} '*'"),
+    *(("request.dryRun", value, "must be true or false") for value in DRY),
+    *(("request.userInfo.groups", value, "must be a list") for value in ODD_GROUPS),
+    *((f"request{name}", _ABSENT, "is missing") for name in ("", *(f".{n}" for n in NEEDED))),
+    *((f"request.{name}", None, "is missing") for name in ("uid", "kind.kind")),
+    *((f"request.{name}", "", "is empty") for name in ("uid", "resource.resource")),
+    *((f"request.{name}", [], "must be a string") for name in TEXTS),
+    *((f"request.{name}", 0, "must be an object") for name in OBJECTS),
+    *((f"request.{name}", "a\nb", "must not have control characters") for name in NAMES),
+    *(
+        ("request.name", text, "must not have control characters")
+        for text in ("a\x00b", "a\x9bb", "\x7f", "\r", "\t", "CREATE\n", "a\x1bb")
+    ),
+    *((f"request.{name}", "x" * 1025, "has more than 1024 characters") for name in NAMES),
+    ("request.userInfo.username", "x" * 1_000_000, "has more than 1024 characters"),
+    *(
+        (f"request.{state}.metadata.{name}", value, "must be an object of strings")
+        for state in ("object", "oldObject")
+        for name in ("labels", "annotations")
+        for value in NO_STRINGS
+    ),
 ]
 
 
+def read_refusal(answer: httpx.Response) -> tuple[int, str]:
+    """Return the code and the message: of a denial if the review has a uid, of a Status if not."""
+    body = answer.json()
+    if answer.status_code == 200:
+        assert body["response"]["allowed"] is False
+        body = body["response"]["status"]
+    return body["code"], body["message"]
+
+
 @pytest.mark.feature("ADM-31", "ADM-24", "D-68")
-@pytest.mark.parametrize(("path", "value", "message"), REFUSED)
-def test_what_breaks_the_rules_is_refused_with_the_name_of_the_field(
-    path: str, value: Any, message: str
+async def test_what_breaks_the_rules_is_refused_with_the_name_of_the_field(
+    subtests: pytest.Subtests,
 ) -> None:
-    with pytest.raises(ReviewError) as caught:
-        parse_review(replace(path, value))
-    assert str(caught.value) == f"{path} {message}."
-    assert caught.value.status == 400
+    webop.on.validate("kopfexamples")(lambda **_: None)
+    async with serve() as site:
+        for path, value, message in REFUSED:
+            with subtests.test(path=path, value=ascii(value)[:50]):
+                answer = await site.post(replace(path, value))
+                assert read_refusal(answer) == (400, f"{path} {message}.")
 
 
-def test_an_update_needs_an_object() -> None:
-    review = build_review(operation="UPDATE", object=None)
-    with pytest.raises(ReviewError, match=r"^UPDATE needs request\.object or request\.oldObject"):
-        parse_review(review)
+@pytest.mark.feature("ADM-31")
+async def test_another_document_is_refused_with_few_words(subtests: pytest.Subtests) -> None:
+    long = "x" * 1_000_000
+    rows: list[tuple[Any, str]] = [
+        (build_review(operation="UPDATE", object=None), "UPDATE needs request.object or request."),
+        ([], "The review must be a JSON object, not list"),
+        (None, "The review must be a JSON object, not NoneType"),
+        (replace("apiVersion", "admission.k8s.io/v2"), "apiVersion must be "),
+        (replace("apiVersion", {"a": 1}), "apiVersion must be "),
+        (replace("apiVersion", None), "apiVersion must be "),
+        (replace("kind", long), "kind must be 'AdmissionReview', not 'xxx"),
+        (replace("request.operation", long), "request.operation "),
+    ]
+    webop.on.validate("kopfexamples")(lambda **_: None)
+    async with serve() as site:
+        for review, message in rows:
+            with subtests.test(message):
+                code, text = read_refusal(await site.post(review))
+                assert (code, text.startswith(message)) == (400, True), text[:500]
+                assert len(text) < 500
 
 
-@pytest.mark.parametrize("payload", [[], "AdmissionReview", None])
-def test_what_is_not_an_object_is_refused(payload: Any) -> None:
-    with pytest.raises(ReviewError, match="An AdmissionReview must be an object, not"):
-        parse_review(payload)
-
-
-TAKEN = [
-    ("request.options", _ABSENT),
-    ("request.options", None),
-    ("request.options", {"kind": 5, "x": [[]]}),
-    ("request.requestKind", None),
-    ("request.requestKind", {"kind": 5}),
-    ("request.requestResource", {}),
-    ("request.requestSubResource", ""),
-    ("request.userInfo", {}),
-    ("request.userInfo.groups", None),
+NESTED: Json = {"x": {"y": [{}]}}
+NUMBERS = (10**300, -(2**63) - 1, 1e308)
+TAKEN: list[tuple[str, Any]] = [
+    *((f"request.{name}", _ABSENT) for name in ("name", "dryRun", "oldObject", "options")),
+    *((f"request.{name}", None) for name in ("name", "options", "requestKind", "userInfo.groups")),
+    *((f"request.{name}", {"kind": 5, "x": [[]]}) for name in ("options", "requestKind")),
+    *((f"request.{name}", "") for name in ("name", "resource.group", "requestSubResource")),
+    *((f"request.{name}", {}) for name in ("requestResource", "userInfo", "object.metadata")),
+    *(("request.name", name) for name in ("é\u2028\u202e\ufeff", "a/../b", "x" * 1024)),
     ("request.userInfo.groups", [1, None, {}]),
     ("request.userInfo.username", "zoë\u200b\u00a0"),
-    ("request.name", "é\u2028\u202e\ufeff"),
-    ("request.name", "a/../b"),
-    ("request.name", "x" * 1024),
     ("request.unknown", [[[]]]),
-    ("request.object.metadata", None),
-    ("request.object.metadata", {}),
-    ("request.object.metadata.labels", None),
+    *((f"request.object.metadata{name}", None) for name in ("", ".labels")),
     ("request.object.metadata.ownerReferences", 5),
-    ("request.object.metadata.finalizers", "x"),
-    ("request.object.metadata.deletionTimestamp", {}),
-    ("request.object.metadata.creationTimestamp", []),
-    ("request.object.metadata.managedFields", "x"),
-    ("request.object.spec", None),
-    ("request.object.spec", 5),
-    ("request.object.spec", "text"),
-    ("request.object.spec", [1, 2]),
-    ("request.object.spec", {"x": {"y": [{}]}}),
+    *((f"request.object.metadata.{name}", "x") for name in ("finalizers", "managedFields")),
+    *(
+        (f"request.object.metadata.{name}", [])
+        for name in ("deletionTimestamp", "creationTimestamp")
+    ),
+    *(("request.object.spec", spec) for spec in (None, 5, "text", [1, 2], NESTED)),
     ("request.object.spec", {"": {"": 1}, "a.b/c": 2}),
-    ("request.object.spec", {"number": 10**300}),
-    ("request.object.spec", {"number": -(2**63) - 1}),
-    ("request.object.spec", {"number": 1e308}),
+    *(("request.object.spec", {"number": number}) for number in NUMBERS),
     ("request.object.status", "ready"),
     ("request.oldObject.spec", []),
     ("request.oldObject", {"spec": {"x": "y" * 1_000_000}}),
@@ -181,8 +156,7 @@ TAKEN = [
 
 
 @pytest.mark.feature("ADM-31", "ADM-19")
-@pytest.mark.parametrize(("path", "value"), TAKEN)
-async def test_what_the_api_server_checks_does_no_harm_here(path: str, value: Any) -> None:
+async def test_what_the_api_server_checks_does_no_harm_here(subtests: pytest.Subtests) -> None:
     @webop.on.validate(
         "kopfexamples",
         id="check",
@@ -202,39 +176,33 @@ async def test_what_the_api_server_checks_does_no_harm_here(path: str, value: An
         patch.meta.labels["filled"] = "yes"
         patch.meta.annotations["a.b/filled"] = None
 
-    review = replace(path, value)
     async with serve() as site:
-        for operation in ("CREATE", "UPDATE", "DELETE", "CONNECT"):
-            review["request"]["operation"] = operation
-            answer = await site.post(review)
-            assert answer.status_code == 200, answer.text
-            response = answer.json()["response"]
-            assert response["allowed"] is True
-            assert "filled" in str(read_patch(response))
-
-
-def test_a_response_can_be_put_into_json_whatever_is_in_it() -> None:
-    review = parse_review(build_review())
-    causes: Any = [webop.AdmissionCause("\ud800", "\udfff")]
-    response = build_response(
-        review,
-        warnings=["\ud800\n"],
-        audit_annotations={"a": "\ud800"},
-        error=AdmissionError("\ud800", reason="\udfff", causes=causes),
-    )
-    assert orjson.dumps(response)
+        for path, value in TAKEN:
+            review = replace(path, value)
+            for operation in ("CREATE", "UPDATE", "DELETE", "CONNECT"):
+                review["request"]["operation"] = operation
+                with subtests.test(path=path, value=ascii(value)[:50], operation=operation):
+                    answer = await site.post(review)
+                    assert answer.status_code == 200, answer.text
+                    response = answer.json()["response"]
+                    assert response["allowed"] is True
+                    assert "filled" in str(read_patch(response))
 
 
 @pytest.mark.parametrize("where", ["warnings", "values", "keys", "reason", "nothing"])
-async def test_a_denial_is_not_lost_because_other_values_have_no_text(where: str) -> None:
-    unreadable: Any = UnreadableError(5)
+@pytest.mark.parametrize("unreadable", [UnreadableError(5), "\ud800"])
+async def test_a_denial_is_not_lost_because_other_values_have_no_text(
+    where: str, unreadable: Any
+) -> None:
+    causes: Any = [webop.AdmissionCause("\ud800", "\udfff")]
 
     @webop.on.validate("kopfexamples")
     def check(warnings: list[str], audit_annotations: dict[Any, Any], **_: Any) -> None:
         warnings.extend([unreadable] if where == "warnings" else [])
         audit_annotations.update({"key": unreadable} if where == "values" else {})
         audit_annotations.update({unreadable: "value"} if where == "keys" else {})
-        raise AdmissionError("No.", 422, reason=unreadable if where == "reason" else None)
+        reason = unreadable if where == "reason" else None
+        raise webop.AdmissionError("No.", 422, reason=reason, causes=causes)
 
     response = await send_review()
     assert (response["allowed"], response["status"]["message"]) == (False, "No.")

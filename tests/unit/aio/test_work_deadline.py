@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
-import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-import webop
-from tests.kit.causes import build_body, build_change
 from webop.aio.cancellation import WorkerGroup
 from webop.aio.work_deadline import Fence, fence_child_tasks, read_clock
-from webop.calls.execution import attempt
-from webop.calls.progress import HandlerState
-from webop.calls.shared_options import CallOptions
-from webop.calls.threads import call_in_thread
 from webop.context.pausing import Pausing
-from webop.handlers.model import ChangeHandler
 from webop.handlers.stopping import DaemonStoppingReason, Stopper, SyncDaemonStopped
-from webop.settings.groups import ExecutionSettings
 
 _LEASE = 0.15  # seconds
 
@@ -42,9 +31,6 @@ class Steps:
         while True:
             self()
             await asyncio.sleep(0.01)
-
-    def after(self, moment: float) -> int:
-        return sum(taken > moment for taken in self.moments)
 
 
 @pytest.fixture
@@ -70,10 +56,6 @@ async def doing(pausing: Pausing, coroutine: Coroutine[Any, Any, None]) -> Async
         pausing.fence.ends_at = read_clock() + _LEASE  # only now: a busy machine begins late
         yield
         await asyncio.wait({task})
-
-
-def is_at_work(pausing: Pausing) -> bool:
-    return not pausing.is_idle
 
 
 async def time_out(steps: Steps) -> None:
@@ -104,35 +86,6 @@ async def test_a_task_and_its_children_take_no_step_after_the_loop_was_blocked_b
     assert 0 < taken == len(steps.moments)
 
 
-@pytest.mark.parametrize("is_sync", [False, True])
-async def test_no_handler_is_called_in_a_step_in_which_the_loop_was_blocked_beyond_the_end(
-    pausing: Pausing, steps: Steps, is_sync: bool
-) -> None:
-    """A process can be stopped between the outcome of a handler and the call of the next one."""
-
-    def handle(**_: Any) -> None:
-        steps()
-
-    async def handle_async(**_: Any) -> None:
-        steps()
-
-    handler = ChangeHandler(id="fn", fn=handle if is_sync else handle_async, selector=None)
-    state = HandlerState(datetime.now(UTC), "create")
-    options = CallOptions(webop.OperatorSettings())
-    blocked: list[float] = []
-
-    async def work() -> None:
-        await attempt(handler, build_change(build_body()), state, options)
-        await asyncio.sleep(0.1)
-        time.sleep(2 * _LEASE)  # noqa: ASYNC251 - as if the process was stopped
-        blocked.append(read_clock())
-        await attempt(handler, build_change(build_body()), state, options)
-
-    async with doing(pausing, work()):
-        await pausing.finish(5)
-    assert (len(blocked), len(steps.moments)) == (1, 1)
-
-
 async def test_cleaning_up_is_possible_but_cannot_wait_for_anything(pausing: Pausing) -> None:
     cleaned: list[str] = []
 
@@ -148,43 +101,6 @@ async def test_cleaning_up_is_possible_but_cannot_wait_for_anything(pausing: Pau
         time.sleep(2 * _LEASE)  # noqa: ASYNC251
         pausing.cancel()
     assert cleaned == ["at once"]
-
-
-async def test_other_tasks_of_the_loop_are_not_behind_the_fence(
-    pausing: Pausing, steps: Steps
-) -> None:
-    fence_child_tasks(asyncio.get_running_loop())
-
-    assert pausing.fence is not None
-    pausing.fence.ends_at = read_clock()
-
-    async def other() -> None:
-        for _ in range(3):
-            steps()
-            await asyncio.sleep(0)
-
-    await asyncio.create_task(other())
-    assert steps.after(pausing.fence.ends_at) == 3
-
-
-async def test_a_call_in_a_thread_is_counted_until_the_thread_has_ended_it(
-    pausing: Pausing,
-) -> None:
-    assert pausing.fence is not None
-    ended = threading.Event()
-    with concurrent.futures.ThreadPoolExecutor(1) as executor:
-        pool = ExecutionSettings(executor=executor)
-        async with doing(pausing, call_in_thread(ended.wait, {}, pool)):
-            assert len(pausing.fence.threads) == 1
-            pausing.cancel()
-            while any(task.get_name() == "work" for task in asyncio.all_tasks()):
-                await asyncio.sleep(0.01)
-            assert is_at_work(pausing)  # nobody waits for the thread any more
-            ended.set()
-            while is_at_work(pausing):
-                await asyncio.sleep(0.01)
-        await call_in_thread(ended.wait, {}, pool)  # of somebody else
-        assert not pausing.fence.threads
 
 
 async def test_sync_daemons_see_the_end_even_if_nobody_tells_them(pausing: Pausing) -> None:
@@ -203,18 +119,3 @@ async def test_sync_daemons_see_the_end_even_if_nobody_tells_them(pausing: Pausi
         assert flag.wait(0)
         assert not flag.is_set(DaemonStoppingReason.OPERATOR_EXITING)
     assert not SyncDaemonStopped(Stopper())  # without a fence
-
-
-async def test_what_is_at_work_has_time_to_end_and_is_cancelled_after_it(pausing: Pausing) -> None:
-    """Only then is the Lease given back."""
-    short = pausing.spawn(WorkerGroup(), _sleep(0.1), name="short")
-    await pausing.finish(5)
-    assert short.done()
-    assert not short.cancelled()
-    long = pausing.spawn(WorkerGroup(), _sleep(60), name="long")
-    await pausing.finish(0.1)
-    assert long.cancelled()
-
-
-async def _sleep(seconds: float) -> None:
-    await asyncio.sleep(seconds)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -35,12 +34,6 @@ class ForgetfulError(webop.TemporaryError):
         self.number = number
 
 
-@dataclass
-class QuotaError(webop.TemporaryError):
-    delay: float
-    quota: str  # a field without a default, after one that the base class has, too
-
-
 FIRST = Attempt(0, 0.0)
 
 
@@ -58,14 +51,10 @@ def judge(exc: Exception, attempt: Attempt = FIRST, **options: Any) -> Outcome:
     ("exc", "options", "delay"),
     [
         (webop.TemporaryError("boo"), {}, 60),
-        (webop.TemporaryError(), {}, 60),
         (ForgetfulError(5), {}, 60),
-        pytest.param(QuotaError(5, "pods"), {}, 5, id="an error that is a dataclass"),
         (webop.TemporaryError("boo", delay=5), {}, 5),
-        (webop.TemporaryError("boo", delay=0), {}, 0),
         (webop.TemporaryError("boo", delay=None), {}, 0),
         (OwnTemporaryError("boo", delay=7), {}, 7),
-        (webop.TemporaryError("boo", delay=5), {"errors": ErrorsMode.PERMANENT}, 5),
         (webop.TemporaryError("boo", delay=5), {"errors": ErrorsMode.IGNORED}, 5),
         (ValueError("boo"), {}, 60),
         (ValueError("boo"), {"backoff": 3}, 3),
@@ -90,10 +79,8 @@ def test_a_delay_that_is_no_number_is_a_mistake_that_the_log_shows(delay: Any) -
     ("exc", "options"),
     [
         (OwnPermanentError("boo"), {}),
-        (webop.AdmissionError("boo"), {}),
         (webop.HandlerTimeoutError("boo"), {}),
         (webop.HandlerRetriesError("boo"), {}),
-        (webop.PermanentError("boo"), {"errors": ErrorsMode.TEMPORARY}),
         (webop.PermanentError("boo"), {"errors": ErrorsMode.IGNORED}),
         (ValueError("boo"), {"errors": ErrorsMode.PERMANENT, "retries": 5, "backoff": 1}),
     ],
@@ -159,9 +146,7 @@ def test_a_retry_that_would_come_too_late_is_not_granted(
             {},
             "is not done yet: It is not there yet. Retry 1 in 3 s.",
         ),
-        (KeyError("x"), FIRST, {"backoff": 1.964143}, "failed: KeyError: 'x'. Retry 1 in 1.96 s."),
         (webop.PermanentError("no"), FIRST, {}, "failed for good: no"),
-        (KeyError("x"), FIRST, {"errors": ErrorsMode.PERMANENT}, "failed for good: KeyError: 'x'"),
         (
             KeyError("x"),
             Attempt(4, 9.0),
@@ -174,7 +159,6 @@ def test_a_retry_that_would_come_too_late_is_not_granted(
             {"timeout": 30},
             "failed for good: a retry in 60 s would exceed timeout=30 s. The last error: KeyError",
         ),
-        (webop.APIConflictError("Cannot patch.", status=409), FIRST, {}, "failed: Cannot patch."),
     ],
 )
 def test_a_failure_says_what_it_is_and_when_the_next_attempt_comes(
@@ -191,23 +175,14 @@ def test_waiting_for_sub_handlers_is_quiet_and_has_no_limits() -> None:
     assert (outcome.final, outcome.delay, outcome.message) == (False, 4, "")
 
 
-@pytest.mark.feature("ERR-21")
-def test_only_unexpected_failures_deserve_a_traceback() -> None:
-    expected = (webop.PermanentError("x"), webop.TemporaryError("x"), webop.LoginError("x"))
-    assert not any(judge(exc).is_unexpected for exc in expected)
-    assert judge(ValueError("x")).is_unexpected
-
-
 @pytest.mark.feature("ERR-09", "ERR-11")
 @rows(
     ("options", "attempt", "expected"),
     [
         ({}, Attempt(1000, 1e6), None),
-        ({"timeout": 10}, Attempt(0, 9.9), None),
         ({"timeout": 10}, Attempt(0, 10.0), webop.HandlerTimeoutError),
         ({"retries": 3}, Attempt(2, 0.0), None),
         ({"retries": 3}, Attempt(3, 0.0), webop.HandlerRetriesError),
-        ({"retries": 0}, Attempt(0, 0.0), webop.HandlerRetriesError),
     ],
 )
 def test_limits_are_checked_before_an_attempt(

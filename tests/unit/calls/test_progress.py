@@ -10,12 +10,9 @@ from typing import Any
 import pytest
 
 import webop
-from webop.calls.error_policy import Outcome
+from webop import Body, Patch, ProgressStorage
 from webop.calls.progress import HandlerState, Progress, fetch_states
 from webop.handlers.model import Handler
-from webop.objects.body import Body
-from webop.objects.patch import Patch
-from webop.objects.storage.progress import ProgressStorage
 
 START = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 KEY = "kopf.zalando.org/fn.spec.field"
@@ -93,23 +90,19 @@ STATES = {
 }
 
 
-@pytest.mark.feature("CFG-68", "CFG-69", "CON-03", "HND-33")
+@pytest.mark.feature("CFG-68", "CFG-69", "CON-03", "CON-04", "ERR-19", "HND-33")
 @pytest.mark.parametrize(("state", "text"), STATES.values(), ids=STATES)
-def test_a_record_is_that_of_kopf_to_the_byte(state: HandlerState, text: str) -> None:
+def test_a_record_is_that_of_kopf_to_the_byte_and_gone_on_from(
+    state: HandlerState, text: str
+) -> None:
     patch = Patch()
     progress = Progress({"fn/spec.field": state})
     progress.store(body=build_body(), patch=patch, storage=STORAGE)
     assert read_annotation(patch) == text
 
-
-@pytest.mark.feature("CFG-68", "CON-04", "ERR-19")
-@pytest.mark.parametrize(("state", "text"), STATES.values(), ids=STATES)
-def test_a_record_of_kopf_is_gone_on_from(state: HandlerState, text: str) -> None:
-    body = build_body(**{"fn.spec.field": text})
-    restored = restore(
-        build_handlers("fn/spec.field"), body=body, storage=STORAGE, purpose=state.purpose or ""
-    )
-    assert restored["fn/spec.field"] == dataclasses.replace(state, purpose=state.purpose or "")
+    body, purpose = build_body(**{"fn.spec.field": text}), state.purpose or ""
+    restored = restore(build_handlers("fn/spec.field"), body=body, storage=STORAGE, purpose=purpose)
+    assert restored["fn/spec.field"] == dataclasses.replace(state, purpose=purpose)
 
 
 @pytest.mark.feature("CFG-69")
@@ -125,23 +118,6 @@ def test_a_verbose_record_is_that_of_kopf_to_the_byte() -> None:
     )
 
 
-@pytest.mark.feature("CFG-68", "CFG-69")
-@pytest.mark.parametrize("verbose", [False, True])
-def test_a_record_that_has_not_changed_is_not_written_again(verbose: bool) -> None:
-    storage = webop.AnnotationsProgressStorage(verbose=verbose)
-    handlers = build_handlers("fn")
-    patch = Patch()
-    progress = restore(handlers, body=build_body(), storage=storage, purpose="create")
-    progress.record(handlers[0], Outcome(final=False, delay=5, exception=ValueError("boo")))
-    progress.store(body=build_body(), patch=patch, storage=storage)
-
-    body = build_body(fn=read_annotation(patch, "kopf.zalando.org/fn"))
-    again = Patch()
-    restored = restore(handlers, body=body, storage=storage, purpose="create")
-    restored.store(body=body, patch=again, storage=storage)
-    assert not again
-
-
 @pytest.mark.feature("CFG-68")
 def test_older_records_without_a_zone_and_with_a_z_are_read() -> None:
     body = build_body(a='{"started":"2026-01-02T03:04:05.678901","delayed":"2026-01-02T03:04:06Z"}')
@@ -149,21 +125,3 @@ def test_older_records_without_a_zone_and_with_a_z_are_read() -> None:
     assert state.started == START
     assert state.delayed == START.replace(second=6, microsecond=0)
     assert (state.purpose, state.retries, state.is_finished) == ("create", 0, False)
-
-
-def test_the_next_handler_is_due_when_its_delay_is_over() -> None:
-    handlers = build_handlers("a", "b", "c")
-    error, progress = ValueError("boo"), Progress.start(handlers)
-    assert (progress.due(handlers), progress.delay) == (handlers, 0)
-    progress.record(handlers[0], Outcome(final=True, result=1))
-    progress.record(handlers[1], Outcome(final=False, delay=60, exception=error))
-    assert (progress.due(handlers), progress.delay) == (handlers[2:], 0)
-    progress.record(handlers[2], Outcome(final=False, delay=600, exception=error))
-    assert progress.due(handlers) == []
-    assert 50 < (progress.delay or 0) <= 60
-    progress.record(handlers[1], Outcome(final=True, exception=error))
-    assert 500 < (progress.delay or 0) <= 600
-    progress.record(handlers[2], Outcome(final=False, delay=0, exception=error))
-    assert progress.due(handlers) == handlers[2:]
-    progress.record(handlers[2], Outcome(final=True, exception=error))
-    assert (progress.due(handlers), progress.delay) == ([], None)

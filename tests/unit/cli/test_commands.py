@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib.metadata
 import json
 import re
@@ -17,6 +18,7 @@ from click.testing import CliRunner
 
 import webop
 from tests.kit.cli_runner import invoke, run_once
+from tests.kit.rows import rows
 from webop.cli import CLIControls, main
 from webop.cli.commands.run import run as run_command
 
@@ -64,7 +66,7 @@ def test_the_help_of_run_has_its_options_under_headings() -> None:
     assert max(map(len, output.splitlines())) <= 80
 
 
-@pytest.mark.parametrize(
+@rows(
     ("name", "expected"),
     [
         ("rum", "Did you mean 'run'?"),
@@ -79,7 +81,7 @@ def test_a_command_that_is_misspelt_is_told_with_the_nearest(name: str, expected
     assert f"There is no command {name!r}. {expected}" in result.output
 
 
-@pytest.mark.parametrize("command", ["webop crd apply", "webop crd check", "webop handlers"])
+@rows("command", ["webop crd apply", "webop crd check", "webop handlers"])
 def test_a_command_without_files_names_itself(command: str) -> None:
     result = invoke(*command.split()[1:])
     assert result.exit_code == 2
@@ -94,58 +96,50 @@ def test_the_reason_of_the_end_is_json_if_the_log_is(tmp_path: Path) -> None:
     assert "There is no file" in line["message"]
 
 
-@pytest.mark.feature("CLI-17")
-def test_the_command_line_runs_on_uvloop_if_it_is_installed(
+@pytest.mark.feature("CLI-17", "CLI-19")
+def test_the_command_line_runs_on_uvloop_if_it_is_installed_unless_a_loop_is_handed_in(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert isinstance(run_once("-A").loop, uvloop.Loop)
+    with contextlib.closing(asyncio.new_event_loop()) as loop:
+        assert run_once("-A", controls=CLIControls(loop=loop)).loop is loop
+        assert not loop.is_closed()
     monkeypatch.setitem(sys.modules, "uvloop", None)  # as if it was not installed
     assert not isinstance(run_once("-A").loop, uvloop.Loop)
 
 
 @pytest.mark.feature("CLI-17")
 def test_code_runs_on_the_loop_of_python_if_it_asks_for_nothing_else() -> None:
-    registry, stop_flag = webop.OperatorRegistry(), threading.Event()
-    loops = []
+    stop_flag, loops = threading.Event(), []
 
-    @webop.on.startup(registry=registry)
+    @webop.on.startup()
     async def look(**_: object) -> None:
         loops.append(asyncio.get_running_loop())
         stop_flag.set()
 
-    webop.run(registry=registry, clusterwide=True, stop_flag=stop_flag)
+    webop.run(clusterwide=True, stop_flag=stop_flag)
     assert not isinstance(loops[0], uvloop.Loop)
 
 
-@pytest.mark.feature("CLI-19")
-def test_the_command_line_runs_on_the_loop_that_is_handed_in() -> None:
-    loop = asyncio.new_event_loop()
-    try:
-        assert run_once("-A", controls=CLIControls(loop=loop)).loop is loop
-        assert not loop.is_closed()
-    finally:
-        loop.close()
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@rows("shell", ["bash", "zsh", "fish"])
 def test_completion_prints_the_script_of_a_shell(shell: str) -> None:
     result = invoke("completion", shell)
     assert result.exit_code == 0
     assert f"_WEBOP_COMPLETE={shell}_complete" in result.output
 
 
-@pytest.mark.parametrize(
+@rows(
     ("words", "expected"),
     [
-        (["webop", "ha"], ["plain,handlers"]),
-        (["webop", "run", "--lea"], ["plain,--lease"]),
-        (["webop", "run", "han"], ["file,han"]),
-        (["webop", "handlers", "--output", "j"], ["plain,json"]),
+        ("webop ha", "plain,handlers"),
+        ("webop run --lea", "plain,--lease"),
+        ("webop run han", "file,han"),
+        ("webop handlers --output j", "plain,json"),
     ],
 )
-def test_commands_options_and_files_are_completed(words: list[str], expected: list[str]) -> None:
-    variables = {"COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
+def test_commands_options_and_files_are_completed(words: str, expected: str) -> None:
+    variables = {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
     result = CliRunner().invoke(
         main, prog_name="webop", env={"_WEBOP_COMPLETE": "bash_complete", **variables}
     )
-    assert result.output.splitlines() == expected
+    assert result.output.splitlines() == [expected]

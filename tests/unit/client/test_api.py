@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import httpx
@@ -13,12 +14,11 @@ import orjson
 import pytest
 
 from tests.kit.client_options import Networking
-from tests.kit.faulty_cluster import RESOURCE, FaultyCluster
 from tests.kit.httpx_client import HTTPXTransport, answer_status, connect
+from tests.kit.rows import rows
 from tests.kit.virtual_time import in_virtual_time
+from webop import ConnectionInfo, Resource, Vault
 from webop.client.api import Client
-from webop.client.auth.vault import ConnectionInfo, Vault
-from webop.client.http.requests import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, Call
 from webop.controlplane.cluster_client import find_free_port
 from webop.errors import (
     APIConflictError,
@@ -32,7 +32,6 @@ from webop.errors import (
     APIUnauthorizedError,
     APIUnprocessableError,
 )
-from webop.objects.resources import Resource
 
 Handler = Callable[[httpx.Request], httpx.Response]
 
@@ -62,16 +61,7 @@ class Recorder:
         return self.requests[-1]
 
 
-@pytest.mark.parametrize("body", [{"a": object()}, {"a": {1, 2}}])
-async def test_bodies_that_json_cannot_hold_are_not_sent(body: object) -> None:
-    server = Recorder({})
-    async with connect(server) as client:
-        with pytest.raises(TypeError):
-            await client.request("POST", "/x", body=body)
-    assert not server.requests
-
-
-@pytest.mark.parametrize(
+@rows(
     ("status", "cls"),
     [
         (302, APIStatusError),
@@ -95,7 +85,7 @@ async def test_errors_of_the_client_escalate_at_once(
     assert len(server.requests) == 1
 
 
-@pytest.mark.parametrize(
+@rows(
     "error",
     [
         500,
@@ -118,6 +108,8 @@ async def test_errors_of_the_server_are_retried_until_the_pauses_are_over(error:
     assert len(server.requests) == 4
 
 
+APPLY_PATCH, MERGE_PATCH = "application/apply-patch+yaml", "application/merge-patch+json"
+JSON_PATCH = "application/json-patch+json"
 NAMED, UNNAMED = {"metadata": {"name": "a"}}, {"metadata": {"generateName": "a-"}}
 MADE, OBJECT = "/api/v1/namespaces/a/pods", "/api/v1/namespaces/a/pods/one"
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
@@ -126,8 +118,8 @@ TEST = {"op": "test", "path": "/metadata/resourceVersion", "value": "1"}
 LOST = (httpx.ReadError("reset"), 500, 503, 504, httpx.Response(200, content=b"{"))
 
 
-@pytest.mark.parametrize("failure", LOST)
-@pytest.mark.parametrize(
+@rows("failure", LOST)
+@rows(
     ("method", "path", "body", "content_type", "is_repeated"),
     [
         ("POST", MADE, NAMED, "application/json", True),
@@ -159,16 +151,7 @@ async def test_a_request_that_may_have_been_executed_is_repeated_only_if_that_do
     assert len(server.requests) == 1 + is_repeated
 
 
-@in_virtual_time
-async def test_what_is_read_after_a_failure_is_not_said_to_be_of_an_earlier_attempt() -> None:
-    server = Recorder(500, 404)
-    async with connect(server, Networking(error_backoffs=[1])) as client:
-        with pytest.raises(APINotFoundError) as caught:
-            await client.request("GET", OBJECT)
-    assert "earlier attempt" not in str(caught.value)
-
-
-@pytest.mark.parametrize("failure", [429, 503])
+@rows("failure", [429, 503])
 @in_virtual_time
 async def test_a_request_that_was_refused_because_of_load_is_repeated(failure: int) -> None:
     refusal = answer_status(failure, **{"Retry-After": "1"})()
@@ -187,14 +170,7 @@ async def test_a_request_that_was_not_sent_is_repeated() -> None:
     assert client.counters.codes["POST", "<error>"] == 2
 
 
-class Endless:
-    """Has nothing but iter()."""
-
-    def __iter__(self) -> Iterator[float]:
-        return itertools.repeat(1.0)
-
-
-@pytest.mark.parametrize(
+@rows(
     ("backoffs", "failures", "is_success"),
     [
         (1.5, 1, True),
@@ -202,7 +178,7 @@ class Endless:
         ((), 1, False),
         ([], 1, False),
         ((1, 2), 2, True),
-        (Endless(), 50, True),
+        (itertools.repeat(1.0), 50, True),
     ],
 )
 @pytest.mark.feature("CFG-34", "CFG-53")
@@ -234,17 +210,6 @@ async def test_a_success_resets_the_pauses_and_others_are_not_blocked() -> None:
         await retried
 
 
-@in_virtual_time
-async def test_the_options_are_read_live() -> None:
-    server = Recorder(503)
-    options = Networking(error_backoffs=())
-    async with connect(server, options) as client:
-        options.error_backoffs = [1, 1]
-        with pytest.raises(APIServerError):
-            await client.request("GET", "/x")
-    assert len(server.requests) == 3
-
-
 @pytest.mark.feature("CFG-32", "CFG-33")
 @in_virtual_time
 async def test_the_timeouts_of_requests() -> None:
@@ -273,7 +238,7 @@ def forbid(*tokens: str) -> Handler:
 
 
 @pytest.mark.feature("AUT-16")
-@pytest.mark.parametrize("is_retried", [True, False])
+@rows("is_retried", [True, False])
 @in_virtual_time
 async def test_one_stray_401_is_forgiven(is_retried: bool) -> None:
     server = Recorder(401, {}, 401, {})
@@ -281,7 +246,7 @@ async def test_one_stray_401_is_forgiven(is_retried: bool) -> None:
     async with connect(server, vault=vault) as client:
         for _ in range(2):
             begin = asyncio.get_running_loop().time()
-            assert await client.perform(Call("GET", "/x", is_retried=is_retried)) == {}
+            assert await client.patch(CRON, "ns", "x", {}, is_retried=is_retried) == {}
             assert 0.3 <= asyncio.get_running_loop().time() - begin < 1.1
     assert not vault.is_empty()
     assert len(server.requests) == 4
@@ -331,81 +296,71 @@ async def test_refused_credentials_are_replaced_by_the_next_ones() -> None:
     assert infos["7"] in vault
 
 
-class TokenTransport(HTTPXTransport):
-    """Knows the token with which its requests are sent; answers by itself."""
+class Line:
+    """The connections of each token; ``/slow`` and closing those of "old" take as long as said."""
 
-    def __init__(self, info: ConnectionInfo) -> None:
-        super().__init__(httpx.MockTransport(self.answer), info.server)
-        self.token = info.token
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.begun, self.proceed = asyncio.Event(), asyncio.Event()
 
-    async def answer(self, request: httpx.Request) -> httpx.Response:
-        raise NotImplementedError
+    def open(self, info: ConnectionInfo) -> HTTPXTransport:
+        async def answer(request: httpx.Request) -> httpx.Response:
+            if request.url.path == "/slow":
+                await self.wait()
+            self.events.append(f"{info.token} {request.url.path}")
+            return httpx.Response(200, content=b"{}")
+
+        transport = HTTPXTransport(httpx.MockTransport(answer), info.server)
+        transport.aclose = partial(self.close, info.token)  # type: ignore[method-assign]
+        return transport
+
+    async def close(self, token: str | None) -> None:
+        if token == "old-and-slow":
+            await self.wait()
+        self.events.append(f"{token} closed")
+
+    async def wait(self) -> None:
+        self.begun.set()
+        await self.proceed.wait()
+
+    async def log_in(self, client: Client, token: str) -> None:
+        await client.vault.populate({"x": ConnectionInfo(server="https://host", token=token)})
 
 
 async def test_connections_of_outdated_credentials_are_closed_after_their_last_request() -> None:
-    events: list[str] = []
-    started, proceed = asyncio.Event(), asyncio.Event()
-
-    class Transport(TokenTransport):
-        async def answer(self, request: httpx.Request) -> httpx.Response:
-            if request.url.path == "/slow":
-                started.set()
-                await proceed.wait()
-            events.append(f"{self.token} {request.url.path}")
-            return httpx.Response(200, content=b"{}")
-
-        async def aclose(self) -> None:
-            events.append(f"{self.token} closed")
-
-    old, new = (ConnectionInfo(server="https://host", token=token) for token in ("old", "new"))
-    vault = Vault({"x": old})
-    client = Client(vault, Networking(), transport_factory=Transport)
+    line = Line()
+    client = Client(Vault(), Networking(), transport_factory=line.open)
+    await line.log_in(client, "old")
     slow = asyncio.create_task(client.request("GET", "/slow"))
-    await started.wait()
+    await line.begun.wait()
     await client.request("GET", "/1")
-    await vault.populate({"x": new})
+    await line.log_in(client, "new")
     await client.request("GET", "/2")
-    proceed.set()
+    line.proceed.set()
     await slow
-    assert events == ["old /1", "new /2", "old /slow", "old closed"]
     await client.aclose()
-    assert events[-1] == "new closed"
+    assert line.events == ["old /1", "new /2", "old /slow", "old closed", "new closed"]
 
 
 async def test_no_request_is_sent_through_connections_that_were_closed_before_it() -> None:
     """New credentials are replaced while those who open them still close the old ones."""
-    closed: set[str | None] = set()
-    late: list[str] = []
-    closing, proceed = asyncio.Event(), asyncio.Event()
-
-    class Transport(TokenTransport):
-        async def answer(self, request: httpx.Request) -> httpx.Response:
-            if self.token in closed:
-                late.append(f"{self.token} {request.url.path}")
-            return httpx.Response(200, content=b"{}")
-
-        async def aclose(self) -> None:
-            if self.token == "old":
-                closing.set()
-                await proceed.wait()
-            closed.add(self.token)
-
-    infos = {token: ConnectionInfo(server="https://h", token=token) for token in ("old", "b", "c")}
-    vault = Vault({"x": infos["old"]})
-    client = Client(vault, Networking(), transport_factory=Transport)
+    line = Line()
+    client = Client(Vault(), Networking(), transport_factory=line.open)
+    await line.log_in(client, "old-and-slow")
     await client.request("GET", "/1")
-    await vault.populate({"x": infos["b"]})
+    await line.log_in(client, "b")
     first = asyncio.create_task(client.request("GET", "/2"))
-    await closing.wait()
+    await line.begun.wait()
     second = asyncio.create_task(client.request("GET", "/3"))
-    await vault.populate({"x": infos["c"]})
+    await line.log_in(client, "c")
     await second
     await client.request("GET", "/4")
-    proceed.set()
+    line.proceed.set()
     await first
-    assert late == []
     await client.aclose()
-    assert closed == {"old", "b", "c"}
+    for token in ("old-and-slow", "b", "c"):
+        events = [event for event in line.events if event.startswith(token)]
+        assert events.index(f"{token} closed") == len(events) - 1
 
 
 async def test_a_request_about_an_object_is_sent_once_if_it_is_not_to_be_retried() -> None:
@@ -432,19 +387,8 @@ async def test_patching_a_subresource_that_does_not_exist_is_an_error() -> None:
             await client.patch(CRON, "ns", "x", {}, "status")
 
 
-async def test_a_list_is_read_page_by_page() -> None:
-    cluster = FaultyCluster("a", "b", "c")
-    async with cluster.connect() as client:
-        pages = [page async for page in client.list_pages(RESOURCE, "default", {"limit": "2"})]
-    assert [[item["metadata"]["name"] for item in page.items] for page in pages] == [
-        ["a", "b"],
-        ["c"],
-    ]
-    assert pages[-1].resource_version == cluster.version
-    assert [request.url.params["limit"] for request in cluster.requests] == ["2", "2"]
-
-
-async def test_a_stream_gives_lines() -> None:
-    answer = httpx.Response(200, content=b"a\n\nbc\nd")
-    async with connect(Recorder(answer)) as client, client.stream("/logs") as stream:
-        assert [lines async for lines in stream] == [[b"a", b"", b"bc"], [b"d"]]
+@rows("body", [{"a": object()}, {"a": {1, 2}}])
+async def test_bodies_that_json_cannot_hold_are_not_sent(body: object) -> None:
+    async with connect(lambda _: pytest.fail("There was a request.")) as client:
+        with pytest.raises(TypeError):
+            await client.request("POST", "/x", body=body)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import tracemalloc
 import warnings
 from typing import Any
 
 import httpx
 import pytest
 
-import webop
 from tests.kit.faulty_cluster import RESOURCE
 from tests.kit.httpx_client import answer_json, connect
 from tests.kit.waiting import eventually
@@ -24,14 +22,12 @@ class Library:
     """A server with so many objects, and what it was asked for.
 
     Attributes:
-        expired: the answer instead of the next page but the first one.
         is_hanging: whether it answers nothing.
     """
 
     def __init__(self, count: int, size: int = 1) -> None:
         self.count, self.size = count, size
         self.requests: list[httpx.URL] = []
-        self.expired: dict[str, Any] | None = None
         self.is_hanging = False
 
     async def handle(self, request: httpx.Request) -> httpx.Response:
@@ -40,9 +36,6 @@ class Library:
             await asyncio.Event().wait()
         query = request.url.params
         begin = int(query.get("continue", 0))
-        if begin and self.expired is not None:
-            status, self.expired = self.expired, None
-            return answer_json({"kind": "Status", "code": 410, **status}, 410)()
         end = min(begin + int(query["limit"]), self.count)
         items = [
             {"metadata": {"name": f"{number}", "uid": f"u{number}"}, "spec": ["x"] * self.size}
@@ -82,28 +75,6 @@ async def test_pages_are_read_when_their_objects_are_wanted() -> None:
     assert {url.params["labelSelector"] for url in library.requests} == {"app=web"}
 
 
-async def test_a_list_that_is_read_has_one_page_in_memory() -> None:
-    library = Library(6 * PAGE, size=100)
-    client = library.connect()
-
-    async def measure(*, is_awaited: bool) -> int:
-        gc.collect()
-        tracemalloc.reset_peak()
-        before, _ = tracemalloc.get_traced_memory()
-        if is_awaited:
-            await client.list(RESOURCE)
-        else:
-            async for _ in client.list(RESOURCE):
-                pass
-        return tracemalloc.get_traced_memory()[1] - before
-
-    tracemalloc.start()
-    try:
-        assert await measure(is_awaited=False) < await measure(is_awaited=True) / 2
-    finally:
-        tracemalloc.stop()
-
-
 async def test_lists_can_be_tasks() -> None:
     library = Library(3)
     client = library.connect()
@@ -129,21 +100,3 @@ async def test_a_list_that_is_not_used_is_warned_of_and_one_that_is_read_is_not(
         async for _ in client.list(RESOURCE):
             pass
         gc.collect()
-
-
-@pytest.mark.parametrize("is_awaited", [True, False])
-async def test_after_pages_that_have_expired_the_rest_of_a_list_is_of_a_later_moment(
-    is_awaited: bool,
-) -> None:
-    library = Library(2 * PAGE)
-    library.expired = {"metadata": {"continue": "510"}}  # ten objects are gone meanwhile
-    listing = library.connect().list(RESOURCE)
-    names = get_names(await listing if is_awaited else [one async for one in listing])
-    assert names == [str(number) for number in (*range(PAGE), *range(510, 2 * PAGE))]
-
-
-async def test_expired_pages_of_a_server_that_cannot_continue_are_an_error() -> None:
-    library = Library(2 * PAGE)
-    library.expired = {"message": "too old"}
-    with pytest.raises(webop.APIStatusError, match="HTTP 410: too old"):
-        await library.connect().list(RESOURCE)

@@ -12,10 +12,11 @@ import pytest
 
 import webop
 from tests.kit.client_options import Networking
+from tests.kit.httpx_client import connect
 from tests.kit.scripted_server import Connection, Script, build_answer, playing
 from tests.kit.waiting import eventually
+from webop import ConnectionInfo, Vault
 from webop.client.api import Client
-from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.client.objects import AsyncClient
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -94,13 +95,10 @@ async def test_bytes_that_are_no_text_are_replaced_not_lost() -> None:
 
 
 async def test_what_no_log_has_is_refused_before_a_request() -> None:
-    async def answer(connection: Connection) -> None:
-        raise AssertionError
-
-    async with reading(answer) as client:
-        with pytest.raises(TypeError, match=r"logs\(\) has no option tali"):
-            client.logs("web-0", namespace="default", tali=5)  # type: ignore[call-arg]
-        with pytest.raises(ValueError, match="needs a time zone"):
-            await client.logs("web-0", namespace="default", since=dt.datetime(2026, 1, 1))  # noqa: DTZ001
-        with pytest.raises(ValueError, match="pass it as namespace="):
-            await client.logs("web-0")
+    client = AsyncClient(connect(lambda _: pytest.fail("There was a request.")))
+    with pytest.raises(TypeError, match=r"logs\(\) has no option tali"):
+        client.logs("web-0", namespace="default", tali=5)  # type: ignore[call-arg]
+    with pytest.raises(ValueError, match="needs a time zone"):
+        await client.logs("web-0", namespace="default", since=dt.datetime(2026, 1, 1))  # noqa: DTZ001
+    with pytest.raises(ValueError, match="pass it as namespace="):
+        await client.logs("web-0")

@@ -16,9 +16,10 @@ from tests.kit.client_options import Watching
 from tests.kit.faulty_cluster import RESOURCE, FaultyCluster
 from tests.kit.httpx_client import Answer, answer_status
 from tests.kit.mirrors import get_versions
+from tests.kit.rows import rows
 from tests.kit.virtual_time import in_virtual_time
 from tests.kit.waiting import eventually
-from tests.unit.client.test_watch import FAULTS, IN_BOTH_MODES, Fault, fail
+from tests.unit.client.test_watch import FAULTS, IN_BOTH_MODES, fail
 from webop.client import Change
 from webop.client.api import Client
 from webop.client.objects import AsyncClient
@@ -77,17 +78,15 @@ async def using(
         task.cancel()
 
 
-@pytest.mark.parametrize("is_compacted", [False, True], ids=["history kept", "history lost"])
-@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
+@rows("is_compacted", [False, True])  # whether the history is lost
+@rows("name", ["end", "reset", "silence", "no metadata", "error event 410", "403 flap"])
 @in_virtual_time
-async def test_a_fault_hides_no_change_and_shows_none_twice(
-    fault: Fault, is_compacted: bool
-) -> None:
+async def test_a_fault_hides_no_change_and_shows_none_twice(name: str, is_compacted: bool) -> None:
     cluster = FaultyCluster("kept", "changed", "deleted")
     async with using(cluster) as user:
         assert [kind for kind, _ in user.seen] == ["ADDED"] * 3
         user.seen.clear()
-        fault(cluster)
+        FAULTS[name](cluster)
         cluster.delete("deleted")
         cluster.apply("changed", value=1)
         cluster.apply("created")
@@ -146,19 +145,20 @@ async def test_the_end_of_the_first_list_is_told_once_after_its_objects(
         assert user.listed == [len(names)]
 
 
-REFUSALS: dict[str, tuple[Answer, type[Exception], str]] = {
-    "not permitted": (answer_status(403, "Forbidden", "no"), webop.APIForbiddenError, "'list'"),
-    "no such kind": (answer_status(404), webop.APINotFoundError, "404"),
-    "a wrong selector": (answer_status(400, "BadRequest", "bad"), webop.APIStatusError, "bad"),
-    "a bug": (fail(RuntimeError("broken")), RuntimeError, "broken"),
-}
-
-
 @IN_BOTH_MODES
-@pytest.mark.parametrize("name", REFUSALS)
+@rows(
+    ("answer", "error", "text"),
+    [
+        (answer_status(403, "Forbidden", "no"), webop.APIForbiddenError, "'list'"),
+        (answer_status(404), webop.APINotFoundError, "404"),
+        (answer_status(400, "BadRequest", "bad"), webop.APIStatusError, "bad"),
+        (fail(RuntimeError("broken")), RuntimeError, "broken"),
+    ],
+)
 @in_virtual_time
-async def test_a_watch_that_cannot_begin_says_why(name: str, is_streaming: bool) -> None:
-    answer, error, text = REFUSALS[name]
+async def test_a_watch_that_cannot_begin_says_why(
+    answer: Answer, error: type[Exception], text: str, is_streaming: bool
+) -> None:
     cluster = FaultyCluster("one")
     cluster.refuse("all", answer, 9)
     user = User()
@@ -184,17 +184,14 @@ async def test_who_may_list_but_not_watch_is_told_instead_of_waiting_forever(
     assert user.seen == [("ADDED", "one")]
 
 
-PASSING: list[Answer] = [
-    answer_status(503),
-    answer_status(429, retry_after="1"),
-    answer_status(401),
-    fail(httpx.ConnectError("refused")),
-    fail(TimeoutError()),
-]
-
-
 @IN_BOTH_MODES
-@pytest.mark.parametrize("answer", PASSING, ids=["503", "429", "401", "refused", "time-out"])
+@rows(
+    "answer",
+    [
+        *(answer_status(503), answer_status(429, retry_after="1"), answer_status(401)),
+        *(fail(httpx.ConnectError("refused")), fail(TimeoutError())),
+    ],
+)
 @in_virtual_time
 async def test_what_passes_by_itself_delays_the_beginning(
     answer: Answer, is_streaming: bool

@@ -13,11 +13,12 @@ import pytest
 
 from tests.kit.client_options import Networking
 from tests.kit.httpx_client import connect
+from tests.kit.rows import rows
 from tests.kit.virtual_time import in_virtual_time
+from webop import Resource
 from webop.client.api import Client
 from webop.client.objects import AsyncClient
 from webop.errors import APIConnectionError
-from webop.objects.resources import Resource
 
 NAMESPACES = Resource("", "v1", "namespaces")
 LEASES = Resource("coordination.k8s.io", "v1", "leases", namespaced=True)
@@ -123,7 +124,7 @@ async def test_the_time_in_the_queue_does_not_count_against_the_timeout() -> Non
             await burst.patch(ONE, 1)[0]
 
 
-@pytest.mark.parametrize("when", ["waiting", "chosen", "in flight"])
+@rows("when", ["waiting", "chosen", "in flight"])
 @in_virtual_time
 async def test_a_request_that_is_cancelled_gives_its_place_to_the_next_one(when: str) -> None:
     server = SlowServer(kind1=1.0)
@@ -155,21 +156,3 @@ async def test_a_request_of_a_handler_that_hangs_ends_after_a_minute() -> None:
         with pytest.raises(APIConnectionError, match="no response in time"):
             await AsyncClient(client).get(NAMESPACES, "default")
         assert asyncio.get_running_loop().time() - begin == pytest.approx(60, abs=1)
-
-
-@in_virtual_time
-async def test_each_request_ends_at_its_own_time_although_others_have_more_or_less() -> None:
-    server = SlowServer(namespaces=10_000)
-    async with server.connect() as client:
-        clock = asyncio.get_running_loop().time
-        begin = clock()
-
-        async def measure(timeout: float) -> float:
-            with pytest.raises(APIConnectionError, match="no response in time"):
-                await client.request("GET", "/api/v1/namespaces/default", timeout=timeout)
-            return clock() - begin
-
-        limits = [300.0, 1.0, 5.0, 1.0, 20.0]
-        assert await asyncio.gather(*map(measure, limits)) == pytest.approx(limits, abs=0.5)
-        begin = clock()
-        assert await measure(2.0) == pytest.approx(2, abs=0.5)

@@ -7,13 +7,13 @@ import contextlib
 import itertools
 import logging
 from collections.abc import Callable
+from typing import Any
 
 import httpx
 import pytest
 
 from tests.kit.client_options import Networking, Watching
 from tests.kit.faulty_cluster import (
-    NAMESPACES,
     RESOURCE,
     FaultyCluster,
     Feed,
@@ -22,11 +22,11 @@ from tests.kit.faulty_cluster import (
 )
 from tests.kit.httpx_client import Answer, answer_json, answer_status
 from tests.kit.mirrors import following, mirroring
+from tests.kit.rows import rows
 from tests.kit.virtual_time import in_virtual_time
 from tests.kit.waiting import eventually
-from webop.client.auth.vault import ConnectionInfo, Vault
+from webop import ConnectionInfo, Vault
 from webop.client.watch import ListingFinished, ListingStarted, State, watch
-from webop.client.watch_events import parse_version
 
 Fault = Callable[[FaultyCluster], None]
 
@@ -99,18 +99,12 @@ FAULTS: dict[str, Fault] = {
     "error event 410": send_event(GONE),
     "error event of garbage": send_event({"type": "ERROR", "object": None}),
     "refused connection": cut_and_refuse("all", fail(httpx.ConnectError("refused")), 5),
-    "timed-out connection": cut_and_refuse("all", fail(TimeoutError()), 2),
     "503 for long": cut_and_refuse("all", answer_status(503, message="overloaded"), 20),
-    "500 on watch": cut_and_refuse("watch", answer_status(500), 3),
     "429": cut_and_refuse("all", answer_status(429, retry_after="3"), 2),
     "403 flap": cut_and_refuse("all", answer_status(403, "Forbidden", "no"), 4),
     "404": cut_and_refuse("all", answer_status(404), 2),
     "one stray 401": cut_and_refuse("watch", answer_status(401)),
     "one stray 401 on a list": cut_and_list_with(answer_status(401)),
-    "JSON that is no list": cut_and_list_with(
-        answer_json({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"})
-    ),
-    "502 for long": cut_and_refuse("all", answer_status(502, message="bad gateway"), 9),
     "not JSON, on any request": cut_and_refuse(
         "all", lambda: httpx.Response(200, content=b"<html>captive portal</html>\n"), 3
     ),
@@ -122,16 +116,16 @@ FAULTS: dict[str, Fault] = {
 @pytest.mark.feature("RES-18")
 @IN_BOTH_MODES
 @pytest.mark.parametrize("is_compacted", [False, True], ids=["history kept", "history lost"])
-@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
+@rows("name", FAULTS)
 @in_virtual_time
 async def test_the_memory_equals_the_cluster_after_a_fault(
-    fault: Fault, is_compacted: bool, is_streaming: bool
+    name: str, is_compacted: bool, is_streaming: bool
 ) -> None:
     cluster = FaultyCluster("kept", "changed", "deleted")
     async with following(cluster, Watching(streaming_list=is_streaming)) as mirror:
         await mirror.catch_up(cluster)
 
-        fault(cluster)
+        FAULTS[name](cluster)
         cluster.delete("deleted")
         cluster.apply("changed", value=1)
         cluster.apply("created")
@@ -198,48 +192,21 @@ async def test_a_bookmark_moves_the_version_only() -> None:
         assert len(mirror.items) == 3
 
 
-@in_virtual_time
-async def test_an_event_of_an_unknown_type_is_ignored() -> None:
-    cluster = FaultyCluster("a")
-    async with following(cluster) as mirror:
-        cluster.send({"type": "FUTURE", "object": {"metadata": {"name": "x"}}})
-        cluster.apply("b")
-        await mirror.catch_up(cluster)
-        assert mirror.status.failures == 0
-
-
-@in_virtual_time
-async def test_a_long_list_is_read_in_pages() -> None:
-    cluster = FaultyCluster(*(f"x{i}" for i in range(1001)))
-    async with following(cluster) as mirror:
-        await mirror.catch_up(cluster)
-        assert [r.url.params.get("limit") for r in cluster.requests] == ["500"] * 3 + [None]
-
-
-@in_virtual_time
-async def test_lines_longer_than_any_chunk_are_put_together() -> None:
-    cluster = FaultyCluster("a")
-    async with following(cluster) as mirror:
-        (feed,) = cluster.feeds
-        cluster.mute()
-        cluster.apply("a", value="x" * 1_500_000)
-        lines = encode_line({"type": "MODIFIED", "object": cluster.objects["a"]}) * 2
-        for start in range(0, len(lines), 16384):
-            feed.put(lines[start : start + 16384])
-        await mirror.wait_for(lambda: len(mirror.items) == 5)
-        _, raw = mirror.items[3]  # type: ignore[misc]
-        assert len(raw["spec"]["value"]) == 1_500_000
-
-
 @pytest.mark.feature("CFG-17")
+@rows(("options", "limit"), [({"inactivity_timeout": 20}, 20), ({}, 70)])
 @in_virtual_time
-async def test_silence_is_noticed_after_the_inactivity_timeout() -> None:
+async def test_silence_is_noticed_after_the_inactivity_timeout(
+    options: dict[str, Any], limit: float
+) -> None:
+    """By default, after the time in which API servers send a bookmark."""
     cluster = FaultyCluster("a")
-    async with following(cluster, Watching(inactivity_timeout=20)):
+    async with following(cluster, Watching(**options)) as mirror:
         cluster.mute()
         begin = asyncio.get_running_loop().time()
         await eventually(lambda: bool(cluster.feeds))
-        assert 20 <= asyncio.get_running_loop().time() - begin <= 20 + 2
+        assert limit <= asyncio.get_running_loop().time() - begin <= limit + 2
+        cluster.apply("b")
+        await mirror.catch_up(cluster)
 
 
 @pytest.mark.feature("CFG-17")
@@ -292,7 +259,7 @@ async def test_the_timeouts_of_the_server_and_of_the_client() -> None:
 
 
 @pytest.mark.feature("CFG-15")
-@pytest.mark.parametrize(
+@rows(
     ("watching", "connect", "request_", "expected"),
     [(1, 2, 3, 1), (None, 2, 3, 2), (None, None, 3, 3), (None, None, None, None), (0, 2, 3, 0)],
 )
@@ -327,24 +294,6 @@ async def test_pauses_grow_up_to_a_limit_and_shrink_after_health() -> None:
         cluster.apply("b")
         await mirror.catch_up(cluster)
         assert mirror.status.failures == 0
-
-
-@in_virtual_time
-async def test_no_watch_sleeps_on_for_long_when_credentials_come_back_after_a_long_time() -> None:
-    cluster = FaultyCluster("a")
-    vault = Vault({"test": ConnectionInfo(server="https://fake.cluster", token="first")})
-    async with mirroring(cluster.connect(vault=vault)) as mirror:
-        await mirror.catch_up(cluster)
-        cluster.refuse("all", answer_status(401), 2)
-        cluster.cut()
-        for _ in range(30):  # the login brings nothing, again and again
-            await asyncio.sleep(5)
-            await vault.populate({})
-        new = ConnectionInfo(server="https://fake.cluster", token="second")
-        await vault.populate({"test": new})
-        cluster.apply("b")
-        async with asyncio.timeout(2):
-            await mirror.catch_up(cluster)
 
 
 @in_virtual_time
@@ -437,25 +386,13 @@ async def test_a_trouble_is_logged_once_and_so_is_its_end(caplog: pytest.LogCapt
     assert "Back to normal" in messages[1]
 
 
-@in_virtual_time
-async def test_items_of_builtin_resources_get_their_kind() -> None:
-    async with mirroring(FaultyCluster().connect(), resource=NAMESPACES) as mirror:
-        await mirror.wait_for(lambda: mirror.status.state is State.WATCHING)
-    kinds = {(raw["apiVersion"], raw["kind"]) for raw in mirror.objects.values()}
-    assert kinds == {("v1", "Namespace")}
-
-
-@pytest.mark.parametrize(
+@rows(
     "answer",
     [
         {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"},
-        {"metadata": {"resourceVersion": "5"}},
         {"metadata": {"resourceVersion": "5"}, "items": {"a": 1}},
-        {"items": []},
-        [],
-        None,
+        *({"metadata": {"resourceVersion": "5"}}, {"items": []}, [], None),
     ],
-    ids=["a status", "no items", "a mapping", "no metadata", "an array", "null"],
 )
 @in_virtual_time
 async def test_what_is_no_list_is_not_taken_for_an_empty_one(answer: object) -> None:
@@ -476,54 +413,3 @@ async def test_a_list_of_nothing_may_be_null() -> None:
     cluster.refuse("list", answer_json(body))
     async with following(cluster) as mirror:
         assert mirror.items == [ListingStarted(), ListingFinished(cluster.version)]
-
-
-@in_virtual_time
-async def test_where_no_bookmarks_come_events_are_not_late_for_the_silence() -> None:
-    cluster = FaultyCluster("a")
-    async with following(cluster) as mirror:
-        for _ in range(3):
-            await eventually(lambda: bool(cluster.feeds))
-            cluster.mute()  # the client replaces it
-            begin = asyncio.get_running_loop().time()
-            await eventually(lambda: bool(cluster.feeds))
-            assert 70 <= asyncio.get_running_loop().time() - begin <= 72
-        cluster.apply("b")
-        await mirror.catch_up(cluster)
-
-
-@in_virtual_time
-async def test_after_an_outage_that_outlasts_the_history_the_list_follows_at_once() -> None:
-    """Also if the history was lost once before, and no event came since then."""
-    cluster = FaultyCluster("a")
-    async with following(cluster) as mirror:
-        cluster.refuse("watch", answer_status(410, "Expired"))
-        cluster.cut()
-        await eventually(lambda: bool(cluster.feeds))
-        cluster.refuse("watch", answer_status(503), 5)
-        cluster.refuse("watch", answer_status(410, "Expired"))
-        cluster.cut(httpx.ReadError("reset"))
-        await eventually(lambda: not cluster.refusals)
-        end = asyncio.get_running_loop().time()
-        cluster.apply("b")
-        await mirror.catch_up(cluster)
-        assert asyncio.get_running_loop().time() - end < 1
-
-
-@pytest.mark.feature("CFG-52")
-@in_virtual_time
-async def test_a_server_that_is_away_is_not_burdened_with_lists_when_it_comes_back() -> None:
-    cluster = FaultyCluster("a")
-    async with following(cluster) as mirror:
-        cluster.refuse("watch", answer_status(503, message="overloaded"), 9)
-        cluster.cut()
-        cluster.apply("b")
-        await mirror.catch_up(cluster)
-        assert mirror.items.count(ListingStarted()) == 1
-
-
-def test_versions_are_numbers_where_they_can_be() -> None:
-    assert parse_version({"metadata": {"resourceVersion": "15"}}) == 15
-    assert parse_version({"metadata": {"resourceVersion": "abc"}}) == 0
-    assert parse_version({"metadata": {}}) == 0
-    assert parse_version({}) == 0

@@ -6,12 +6,10 @@ import asyncio
 import logging
 from typing import Any
 
-import httpx
 import pytest
 
 from tests.kit.client_options import Watching
 from tests.kit.faulty_cluster import (
-    NAMESPACES,
     RESOURCE,
     FaultyCluster,
     Feed,
@@ -129,19 +127,6 @@ async def test_a_server_that_refuses_is_asked_for_pages_at_once(
     assert [record.levelno for record in told] == [logging.DEBUG]
 
 
-@in_virtual_time
-async def test_other_watches_of_the_same_api_group_do_not_ask_again() -> None:
-    cluster = FaultyCluster("a")
-    cluster.refuse("stream", answer_status(422), 2)
-    async with cluster.connect() as client, asyncio.TaskGroup() as group:
-        for resource in (RESOURCE, RESOURCE, NAMESPACES, NAMESPACES):
-            mirror = Mirror()
-            task = group.create_task(mirror.follow(client, streaming(), resource))
-            await mirror.wait_for(lambda: bool(mirror.objects))  # noqa: B023 - waited for here
-            task.cancel()
-        assert get_lists(cluster) == ["stream", "pages", "pages", "stream", "pages", "pages"]
-
-
 @pytest.mark.parametrize("sent", [("a", "deleted"), ()], ids=["ignored", "mute"])
 @pytest.mark.parametrize("inactivity_timeout", [None, 70, 3])
 @in_virtual_time
@@ -198,32 +183,6 @@ async def test_a_list_that_breaks_starts_anew_with_pages_and_the_next_one_is_str
         assert get_lists(cluster) == ["stream", "pages", "stream"]
 
 
-@in_virtual_time
-async def test_lists_that_break_again_and_again_are_read_less_and_less_often() -> None:
-    cluster = FaultyCluster("a")
-    cluster.refuse("stream", lambda: httpx.Response(200, content=build_line("ADDED", "a")), 99)
-    cluster.refuse("pages", answer_status(500), 99)
-    async with mirroring(cluster.connect(), streaming()) as mirror:
-        await asyncio.sleep(600)
-        assert 20 < len(cluster.requests) < 50
-        assert get_lists(cluster)[:4] == ["stream", "pages", "stream", "pages"]
-        assert mirror.status.failures == len(cluster.requests)
-        cluster.refusals.clear()
-        await mirror.catch_up(cluster)
-
-
-@in_virtual_time
-async def test_who_may_list_but_not_watch_gets_the_list() -> None:
-    cluster = FaultyCluster("a")
-    cluster.refuse("stream", answer_status(403, "Forbidden", "no"), 99)
-    cluster.refuse("watch", answer_status(403, "Forbidden", "no"), 99)
-    client = cluster.connect()
-    async with mirroring(client, streaming()) as mirror:
-        await mirror.catch_up(cluster)
-        await eventually(lambda: "Grant the verb 'watch'" in mirror.status.error)
-        assert not client.paging_groups
-
-
 @pytest.mark.parametrize("status", [403, 404, 429, 500, 503])
 @in_virtual_time
 async def test_a_streaming_list_that_is_refused_for_now_is_replaced_by_pages_for_once(
@@ -243,48 +202,6 @@ async def test_a_streaming_list_that_is_refused_for_now_is_replaced_by_pages_for
         await mirror.wait_for(lambda: mirror.items.count(ListingStarted()) == 2)
         await eventually(lambda: bool(cluster.feeds))
         assert get_lists(cluster) == ["stream", "pages", "stream"]
-
-
-@pytest.mark.feature("CFG-14", "CFG-17")
-@in_virtual_time
-async def test_the_timeouts_of_the_client_count_from_the_end_of_the_list() -> None:
-    cluster, feed = FaultyCluster(), Feed()
-    cluster.refuse("stream", feed.answer)
-    options = streaming(client_timeout=30, inactivity_timeout=20)
-    loop = asyncio.get_running_loop()
-    async with mirroring(cluster.connect(), options) as mirror:
-        for index in range(10):
-            await asyncio.sleep(5)
-            feed.put(build_line("ADDED", f"x{index}"))
-        feed.put(build_end(1000))
-        begin = loop.time()
-        await asyncio.sleep(15)
-        feed.put(build_line("ADDED", "y", 1001))
-        await eventually(lambda: len(cluster.requests) == 2)
-        assert 30 <= loop.time() - begin <= 31
-        assert len(mirror.objects) == 11
-        assert get_lists(cluster) == ["stream"]
-        assert mirror.status.failures == 0
-
-
-@pytest.mark.feature("CFG-13")
-@in_virtual_time
-async def test_the_timeout_of_the_server_is_sent_with_the_list_too() -> None:
-    cluster = FaultyCluster("a")
-    async with following(cluster, streaming(server_timeout=12.5)):
-        assert cluster.requests[0].url.params["timeoutSeconds"] == "13"
-
-
-@in_virtual_time
-async def test_streaming_lists_can_be_switched_off() -> None:
-    cluster = FaultyCluster("a")
-    options = streaming()
-    async with following(cluster, options) as mirror:
-        options.streaming_list = False
-        cluster.expire()
-        await mirror.wait_for(lambda: mirror.items.count(ListingStarted()) == 2)
-        await eventually(lambda: bool(cluster.feeds))
-        assert get_lists(cluster) == ["stream", "pages"]
 
 
 @pytest.mark.parametrize("is_kept", [False, True])

@@ -5,36 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from tests.kit.rows import rows
-from webop.context.field_owners import covers, take_over
+from webop.context.field_owners import take_over
 
 Json = dict[str, Any]
 OWN, FORMER = "webop.build.12345678", ".build.9999aaaa"
-
-
-@rows(
-    ("fields", "content", "expected"),
-    [
-        ({"f:a": {}}, {"a": 1}, True),
-        ({"f:b": {}}, {"a": 1}, False),
-        ({"f:a": {"f:b": {}}}, {"a": {"b": 1, "c": 2}}, False),
-        ({"f:a": {"f:b": {}, "f:c": {}}}, {"a": {"b": 1, "c": None}}, True),
-        ({"f:a": {}}, {"a": {"b": [1]}}, True),  # all of the value
-        (
-            {"f:l": {'k:{"name":"x"}': {".": {}, "f:name": {}, "f:v": {}}}},
-            {"l": [{"name": "x", "v": 1}]},
-            True,
-        ),
-        ({"f:l": {'k:{"name":"x"}': {"f:w": {}}}}, {"l": [{"name": "x", "v": 1}]}, False),
-        ({"f:l": {'k:{"name":"x"}': {".": {}}}}, {"l": [{"name": "y"}]}, False),
-        ({"f:l": {'k:{"port":80,"protocol":"TCP"}': {"f:port": {}}}}, {"l": [{"port": 80}]}, True),
-        ({"f:l": {'v:"a"': {}}}, {"l": ["a", "b"]}, False),
-        ({"f:l": {'v:"a"': {}, 'v:"b"': {}}}, {"l": ["a", "b"]}, True),
-    ],
-)
-def test_applied_fields_are_looked_for_among_those_of_the_manager(
-    fields: Json, content: Json, expected: bool
-) -> None:
-    assert covers(fields, content) is expected
 
 
 def build(*entries: Json, **content: Any) -> Json:
@@ -46,27 +20,6 @@ def entry(manager: str, operation: str = "Apply", **fields: Json) -> Json:
     """Return the fields of a manager."""
     owned = {f"f:{name}": part for name, part in fields.items()}
     return {"manager": manager, "operation": operation, "fieldsV1": owned}
-
-
-@rows("name", ["webop", "shop", "x" * 100])
-def test_what_a_former_parent_or_name_has_applied_goes_to_the_new_one(name: str) -> None:
-    former, user = entry(f"{name}{FORMER}", data={}), entry("kubectl", "Update", data={})
-    found = take_over(build(user, former), OWN, FORMER, None)
-    assert found == [user, entry(OWN, data={})]
-
-
-@rows(
-    "entries",
-    [
-        [],
-        [entry("webop", data={})],  # by the client of a handler
-        [entry("webop.make.9999aaaa", data={})],
-        [entry("webop.build.9999aaaa", "Update", data={})],
-        [entry("webop.build.9999aaaa", data={}), entry(OWN, data={})],
-    ],
-)
-def test_nothing_else_is_taken_over(entries: list[Json]) -> None:
-    assert take_over(build(*entries), OWN, FORMER, None) is None
 
 
 PORT: Json = {".": {}, "f:port": {}}
@@ -96,24 +49,6 @@ def test_renamed_items_of_lists_are_taken_but_not_those_that_others_add(
     assert found == (None if taken is None else make(taken, left))
 
 
-def test_lists_inside_of_items_of_lists_are_looked_at_too() -> None:
-    web, renamed = 'k:{"name":"web"}', 'k:{"name":"hacked"}'
-
-    def make(own: Json, *others: Json) -> list[Json]:
-        mine = entry(OWN, list={web: {"f:env": own, "f:name": {}}})
-        return [mine, *(entry("edit", "Update", list={web: {"f:env": one}}) for one in others)]
-
-    item: Json = {renamed: {"f:name": {}}}
-    content = {"list": [{"name": "web", "env": [{"name": "X"}]}]}
-    assert take_over(build(*make({}, item)), OWN, FORMER, content) == make(item)
-
-
-def test_lists_without_keys_are_not_touched() -> None:
-    child = build(entry(OWN, x={}), entry("edit", "Update", args={}, names={'v:"x"': {}}))
-    content = {"args": ["y"], "names": ["y"]}
-    assert take_over(child, OWN, FORMER, content) is None
-
-
 def test_items_that_differ_in_one_part_of_their_key_are_told_apart() -> None:
     udp, tcp = 'k:{"port":53,"protocol":"UDP"}', 'k:{"port":53,"protocol":"TCP"}'
     new = 'k:{"port":54,"protocol":"TCP"}'
@@ -127,14 +62,19 @@ def test_items_that_differ_in_one_part_of_their_key_are_told_apart() -> None:
     assert take_over(build(*make({udp: PORT, tcp: PORT})), OWN, FORMER, content) is None
 
 
+def test_lists_inside_of_items_of_lists_are_looked_at_too() -> None:
+    web, renamed = 'k:{"name":"web"}', 'k:{"name":"hacked"}'
+
+    def make(own: Json, *others: Json) -> list[Json]:
+        mine = entry(OWN, list={web: {"f:env": own, "f:name": {}}})
+        return [mine, *(entry("edit", "Update", list={web: {"f:env": one}}) for one in others)]
+
+    item: Json = {renamed: {"f:name": {}}}
+    content = {"list": [{"name": "web", "env": [{"name": "X"}]}]}
+    assert take_over(build(*make({}, item)), OWN, FORMER, content) == make(item)
+
+
 def test_items_of_others_that_apply_the_object_too_stay() -> None:
     mine = entry(OWN, type={})
     child = build(mine, entry("mesh", ports={NEW: PORT}))
     assert take_over(child, OWN, FORMER, {"ports": [{"port": 80}]}) is None
-
-
-def test_owners_that_others_add_stay() -> None:
-    other = entry("edit", "Update", metadata={"f:ownerReferences": {'k:{"uid":"x"}': {}}})
-    child = build(entry(OWN, data={}), other)
-    content = {"metadata": {"ownerReferences": [{"uid": "p"}]}, "data": {}}
-    assert take_over(child, OWN, FORMER, content) is None

@@ -31,12 +31,3 @@ def test_on_a_terminal_one_line_is_rewritten_and_ended_before_a_note() -> None:
     assert stream.getvalue() == (
         "\rDownloading: 0 MB, 0:00\x1b[K\rDownloading: 2 MB, 0:00\x1b[K\nDone.\n"
     )
-
-
-def test_a_closed_stream_does_not_stop_the_work() -> None:
-    stream = io.StringIO()
-    progress = Progress(stream)
-    stream.close()
-    progress.note("Nobody reads this.")
-    progress.step("Building", 1, 2, "packages")
-    progress.finish()

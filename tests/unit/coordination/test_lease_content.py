@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import math
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ import webop
 from tests.kit.rows import rows
 from webop.aio.work_deadline import Fence
 from webop.coordination.held_lease import ObservedLease
-from webop.coordination.lease_content import Record, build_times, claim, is_newer, release, renew
+from webop.coordination.lease_content import build_times, claim, release, renew
 from webop.errors import ConfigurationError
 from webop.settings.groups import LeadershipSettings
 
@@ -41,19 +40,6 @@ def test_the_defaults_are_those_of_kubernetes_with_a_margin_before_the_end() -> 
 
 
 @rows(
-    ("duration", "deadline", "period"), [(1, 0.5, 0.1), (3, 2, 0.5), (2.4, 2, 1), (3600, 3000, 9)]
-)
-def test_the_moments_of_a_lease_come_in_order(
-    duration: float, deadline: float, period: float
-) -> None:
-    times = build_times(
-        build_options(lease_duration=duration, renew_deadline=deadline, retry_period=period)
-    )
-    assert times.duration == math.ceil(duration)
-    assert times.period < times.deadline < times.cancellation < times.end < times.duration
-
-
-@rows(
     ("values", "text"),
     [
         ({"renew_deadline": 15}, "renew_deadline is 15 s and must be less than 14.25 s"),
@@ -68,31 +54,6 @@ def test_the_moments_of_a_lease_come_in_order(
 def test_settings_that_make_no_sense_are_refused_with_the_reason(values: Json, text: str) -> None:
     with pytest.raises(ConfigurationError, match=text.replace(".", r"\.")):
         build_times(build_options(**values))
-
-
-@rows(
-    ("raw", "holder", "duration"),
-    [
-        (build_lease(), "other", 10),
-        (build_lease(""), "", 10),
-        (build_lease(None), "", 10),
-        (build_lease(leaseDurationSeconds=None), "other", None),
-        (build_lease(leaseDurationSeconds="10"), "other", None),
-        ({"metadata": {}, "spec": None}, "", None),
-        ({"metadata": {}}, "", None),
-    ],
-)
-def test_whatever_others_have_written_is_understood(
-    raw: Json, holder: str, duration: float | None
-) -> None:
-    record = Record.parse(raw)
-    assert (record.holder, record.duration) == (holder, duration)
-
-
-def test_a_record_tells_who_holds_the_lease_and_since_when() -> None:
-    assert str(Record.parse(build_lease())) == f"held by 'other' since {TIME}"
-    assert str(Record.parse(build_lease(acquireTime=None))) == "held by 'other'"
-    assert str(Record.parse(build_lease(""))) == "not held"
 
 
 def test_a_new_lease_is_as_client_go_writes_it() -> None:
@@ -127,14 +88,6 @@ def test_taking_renewing_and_releasing_keep_what_others_have_put_into_the_lease(
     assert before["spec"]["holderIdentity"] == "other"
 
 
-def test_terms_of_the_same_holder_are_told_apart_by_when_they_began() -> None:
-    record = Record.parse(build_lease("me"))
-    assert record.is_of_term(Record.parse(build_lease("me", renewTime=TIME)))
-    assert not record.is_of_term(Record.parse(build_lease("me", acquireTime="2027")))
-    assert not record.is_of_term(Record.parse(build_lease("other")))
-    assert not record.is_of_term(None)
-
-
 def observe(*states: tuple[float, Json | None]) -> ObservedLease:
     """Return a Lease as it was observed at some moments."""
     moments = [0.0]
@@ -158,32 +111,11 @@ def test_a_lease_is_free_so_long_after_it_was_last_seen_to_change() -> None:
     assert observe(seen, (105, build_lease(leaseDurationSeconds=None))).free_at == 120
 
 
-def test_a_lease_of_nobody_is_free_at_once() -> None:
-    assert observe((100, build_lease()), (101, build_lease(""))).free_at < 0
-    assert observe((100, None)).free_at < 0
-
-
 def test_a_lease_that_vanishes_is_held_as_long_as_if_it_was_there() -> None:
     seen = observe((100, build_lease()), (103, None))
     assert seen.raw is None
     assert seen.free_at == 110
     assert observe((100, build_lease("")), (101, None)).free_at < 0
-
-
-@rows(
-    ("version", "raw", "expected"),
-    [
-        ("8", build_lease(version=7), True),
-        ("10", build_lease(version=9), True),
-        ("7", build_lease(version=7), False),
-        ("6", build_lease(version=7), False),
-        ("1", None, True),
-        ("abc", build_lease(), True),
-        (None, build_lease(), True),
-    ],
-)
-def test_what_a_watch_tells_late_is_no_news(version: str, raw: Json | None, expected: bool) -> None:
-    assert is_newer(version, raw) is expected
 
 
 class SlowAccess:

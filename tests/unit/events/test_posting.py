@@ -152,9 +152,7 @@ async def test_messages_of_object_loggers_can_be_kept_out(
 async def test_messages_of_local_loggers_are_not_posted(
     posted: Recorder, settings: webop.OperatorSettings, caplog: pytest.LogCaptureFixture
 ) -> None:
-    logger = webop.LocalObjectLogger(body=BODY, settings=settings)
-    assert isinstance(logger, webop.ObjectLogger)
-    logger.error("error")
+    webop.LocalObjectLogger(body=BODY, settings=settings).error("error")
     await posted.wait(0)
     assert caplog.messages == ["error"]
 
@@ -184,21 +182,3 @@ def test_a_message_that_cannot_be_formatted_breaks_no_handler(
     monkeypatch.setattr(logging, "raiseExceptions", False)
     monkeypatch.setattr(logging.getLogger("webop.objects"), "disabled", True)
     logger.info(*args)
-
-
-@pytest.mark.parametrize(
-    "options", [{}, {"exc_info": True}, {"extra": {"a": 1}}, {"stacklevel": 1}]
-)
-async def test_a_line_about_an_object_is_of_the_place_that_logs_it(
-    logger: webop.ObjectLogger, caplog: pytest.LogCaptureFixture, options: dict[str, Any]
-) -> None:
-    def say() -> None:
-        logger.warning("said", **options)
-        logger.log(logging.WARNING, "said", **options)
-
-    say()
-    first = say.__code__.co_firstlineno
-    assert [(r.pathname, r.lineno, r.funcName) for r in caplog.records] == [
-        (__file__, first + 1, "say"),
-        (__file__, first + 2, "say"),
-    ]

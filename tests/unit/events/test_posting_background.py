@@ -6,12 +6,13 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import pytest
 
 import webop
 from tests.kit.event_posting import BODY, Recorder, post
+from tests.kit.rows import rows
 from tests.kit.waiting import eventually
 from webop.errors import (
     APIConnectionError,
@@ -20,11 +21,6 @@ from webop.errors import (
     APIServerError,
     APITooManyRequestsError,
 )
-from webop.events.loggers import Poster, current_poster
-
-if TYPE_CHECKING:
-    from webop.client.api import Client
-
 
 pytestmark = pytest.mark.usefixtures("in_context")
 
@@ -127,44 +123,11 @@ async def test_an_event_is_dropped_when_the_pauses_that_are_chosen_for_it_are_us
     assert posted.requests == ["POST"] * attempts
 
 
-@pytest.mark.feature("KEV-09", "REF-74")
-async def test_other_events_do_not_wait_for_the_pauses_that_are_chosen_for_one(
-    posted: Recorder,
-) -> None:
-    posted.failures = [APIServerError("boo", status=503)]
-    webop.event(BODY, type="Normal", reason="R1", backoffs=600)
-    webop.info(BODY, reason="R2")
-    (event,) = await posted.wait()
-    assert event["reason"] == "R2"
-
-
 @pytest.mark.feature("REF-74")
-@pytest.mark.parametrize("backoffs", ["5", -1, [1, "2"], True])
+@rows("backoffs", ["5", -1, [1, "2"], True])
 async def test_pauses_that_are_no_seconds_are_refused_at_once(backoffs: Any) -> None:
     with pytest.raises(ValueError, match="seconds"):
         webop.info(BODY, reason="R", backoffs=backoffs)
-
-
-@pytest.mark.feature("KEV-09", "D-60")
-async def test_an_event_that_was_being_sent_as_the_credentials_were_lost_is_sent_with_the_next_ones(
-    settings: webop.OperatorSettings,
-) -> None:
-    recorder = Recorder()
-    recorder.failures = [asyncio.CancelledError()]
-    poster = Poster(settings)
-    current_poster.set(poster)
-    client = cast("Client", recorder)
-    task = asyncio.create_task(poster.run(client))
-    await asyncio.sleep(0)
-    webop.info(BODY, reason="R")
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    task = asyncio.create_task(poster.run(client))
-    (event,) = await recorder.wait()
-    webop.info(BODY, reason="R")
-    await eventually(lambda: event["count"] == 2)
-    task.cancel()
-    assert recorder.requests == ["POST", "POST", "PATCH"]
 
 
 @pytest.mark.feature("KEV-09")

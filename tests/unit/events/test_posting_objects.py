@@ -91,24 +91,6 @@ def test_events_are_about_many_objects_of_any_kind(keeper: Keeper) -> None:
     assert keeper.references == [REFERENCE] * 5 * len(every)
 
 
-@pytest.mark.feature("KEV-01")
-@pytest.mark.parametrize(
-    "obj",
-    [
-        {"kind": "Pod", "metadata": {"generateName": "x-"}},
-        {},
-        MODELS.V1Pod(),
-        MODELS.V1Pod().to_dict(),
-        pykube.Pod(None, {"metadata": {"name": "x"}}),
-        [],
-    ],
-    ids=str,
-)
-def test_objects_that_do_not_exist_yet_have_no_events(keeper: Keeper, obj: Any) -> None:
-    webop.info(obj, reason="R")
-    assert keeper.references == []
-
-
 @pytest.mark.feature("KEV-04")
 @pytest.mark.parametrize("obj", [5, None, "text", b"bytes", [5]], ids=repr)
 def test_what_is_not_an_object_is_refused(keeper: Keeper, obj: Any) -> None:

@@ -9,56 +9,11 @@ import pytest
 import webop
 from tests.kit.causes import RESOURCE, build_body, build_change, build_event
 from tests.kit.rows import rows
-from webop.context.memos import Memo
-from webop.handlers.causes import ActivityCause, detect_reason
-from webop.handlers.model import Activity
-
-ESSENCE: dict[str, Any] = {"spec": {}}
-
-
-@pytest.mark.feature("EVT-07", "EVT-08", "EVT-09", "HND-15", "HND-16", "HND-17", "HND-20")
-@rows(
-    ("deleting", "blocked", "old", "changed", "initial", "expected"),
-    [
-        (True, True, ESSENCE, False, False, "delete"),
-        (True, True, None, True, False, "delete"),
-        (True, False, ESSENCE, True, False, "free"),
-        (True, True, ESSENCE, False, True, "delete"),
-        (False, False, None, True, False, "create"),
-        (False, False, None, True, True, "create"),
-        (False, True, None, True, False, "create"),
-        (False, False, ESSENCE, True, False, "update"),
-        (False, False, ESSENCE, True, True, "update"),
-        (False, False, ESSENCE, False, True, "resume"),
-        (False, False, ESSENCE, False, False, "noop"),
-        # An object without anything in it was handled, too.
-        (False, False, {}, False, False, "noop"),
-    ],
-)
-def test_what_has_happened_is_detected(
-    deleting: bool, blocked: bool, old: Any, changed: bool, initial: bool, expected: str
-) -> None:
-    reason = detect_reason(
-        deleting=deleting, blocked=blocked, old=old, changed=changed, initial=initial
-    )
-    assert reason == expected
-
 
 BODY = build_body({"a": 2}, labels={"l": "1"}, annotations={"n": "2"}, status={"s": 1})
 COMMON = {
-    "logger",
-    "memo",
-    "resource",
-    "patch",
-    "body",
-    "spec",
-    "meta",
-    "status",
-    "uid",
-    "name",
-    "namespace",
-    "labels",
-    "annotations",
+    *("logger", "memo", "resource", "patch", "body", "spec", "meta", "status", "uid", "name"),
+    *("namespace", "labels", "annotations"),
 }
 
 
@@ -93,20 +48,6 @@ def test_handlers_of_events_get_the_event() -> None:
     assert kwargs.keys() == COMMON | {"type", "event"}
     assert kwargs["type"] == "MODIFIED"
     assert kwargs["event"] == {"type": "MODIFIED", "object": BODY}
-
-
-@pytest.mark.feature("KWA-05", "KWA-13", "IDX-21")
-def test_indices_are_arguments_and_win_over_others() -> None:
-    cause = ActivityCause(
-        logger=None,
-        recall=Memo,
-        indices={"my_idx": 1, "memo": 2},
-        activity=Activity.STARTUP,
-        settings="settings",
-    )
-    assert cause.kwargs["my_idx"] == 1
-    assert cause.kwargs["memo"] == 2
-    assert cause.kwargs["settings"] == "settings"
 
 
 @pytest.mark.feature("EVT-15", "EVT-16")

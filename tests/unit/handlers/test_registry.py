@@ -7,11 +7,7 @@ from typing import Any
 import pytest
 
 import webop
-from tests.kit.causes import (
-    build_body,
-    build_change,
-    select_ids,
-)
+from tests.kit.causes import build_body, build_change, select_ids
 from tests.kit.rows import rows
 from webop.handlers.registry import ResourceHandlers
 
@@ -36,6 +32,7 @@ def everything(registry: webop.OperatorRegistry) -> webop.OperatorRegistry:
 
 
 @pytest.mark.feature("HND-15", "HND-16", "HND-17", "HND-20", "HND-21", "HND-22", "HND-23", "D-44")
+@pytest.mark.feature("EVT-07", "EVT-08", "EVT-09")
 @rows(
     ("new", "old", "initial", "expected"),
     [
@@ -75,7 +72,7 @@ def test_two_functions_with_one_id_are_both_called(registry: webop.OperatorRegis
 
 
 @pytest.mark.feature("HND-18", "HND-19", "DMN-24", "TMR-24", "TRB-06")
-@pytest.mark.parametrize(
+@rows(
     ("decorator", "options", "expected"),
     [
         (webop.on.delete, {}, True),
@@ -89,9 +86,10 @@ def test_two_functions_with_one_id_are_both_called(registry: webop.OperatorRegis
     ],
 )
 def test_only_deletion_handlers_need_the_finalizer(
-    registry: webop.OperatorRegistry, decorator: Any, options: Any, expected: bool
+    decorator: Any, options: Any, expected: bool
 ) -> None:
-    decorator("kex", id="fn", **options)(lambda **_: None)
+    registry = webop.OperatorRegistry()
+    decorator("kex", id="fn", registry=registry, **options)(lambda **_: None)
     handlers = ResourceHandlers(registry.select_resource_handlers())
     assert handlers.needs_finalizer(build_change(OLD)) is expected
 

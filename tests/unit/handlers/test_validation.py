@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 import unittest.mock
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
@@ -11,46 +10,12 @@ from typing import Any
 import pytest
 
 import webop
-from tests.kit.causes import RESOURCE, build_body, build_change, build_event, build_review
 from tests.kit.rows import rows
 from webop.errors import ConfigurationError
-from webop.handlers.causes import ActivityCause, BackgroundCause, ReconcileCause, ResourceCause
-from webop.handlers.model import (
-    Activity,
-    ActivityHandler,
-    BackgroundHandler,
-    ChangeHandler,
-    EventHandler,
-    Handler,
-    IndexHandler,
-    ReconcileHandler,
-    WebhookHandler,
-)
-from webop.handlers.stopping import AsyncDaemonStopped, Stopper
-from webop.handlers.validation import ARGUMENTS, check_registry
-from webop.objects.body import Body
-from webop.objects.patch import Patch
+from webop.handlers.validation import check_registry
 
 Decorator = Callable[..., Any]
 
-OF_OBJECTS: dict[str, Any] = {
-    "logger": logging.getLogger("test"),
-    "recall": webop.Memo,
-    "resource": RESOURCE,
-    "body": Body({}),
-    "patch": Patch(),
-}
-CAUSES: dict[Any, Any] = {
-    ActivityHandler: ActivityCause(
-        logger=None, recall=webop.Memo, activity=Activity.PROBE, settings=webop.OperatorSettings()
-    ),
-    IndexHandler: ResourceCause(**OF_OBJECTS),
-    EventHandler: build_event(build_body()),
-    BackgroundHandler: BackgroundCause(**OF_OBJECTS, stopped=AsyncDaemonStopped(Stopper())),
-    ChangeHandler: build_change(build_body()),
-    WebhookHandler: build_review(build_body()),
-    ReconcileHandler: ReconcileCause(**OF_OBJECTS, children=object(), because=()),
-}
 ON_ACTIVITIES: dict[Decorator, str] = {
     webop.on.startup: "startup",
     webop.on.cleanup: "cleanup",
@@ -70,12 +35,6 @@ ON_OBJECTS: dict[Decorator, str] = {
     webop.index: "index",
     webop.reconcile: "reconcile",
 }
-
-
-@rows("family", ARGUMENTS)
-def test_the_known_arguments_are_those_of_calls(family: type[Handler]) -> None:
-    of_the_call = {"client", "param", "retry", "started", "runtime"}
-    assert ARGUMENTS[family] == CAUSES[family].kwargs.keys() | of_the_call
 
 
 @pytest.mark.feature("HND-28", "KWA-19")
@@ -160,14 +119,13 @@ def test_what_can_be_called_can_be_a_handler(registry: webop.OperatorRegistry, f
     assert check_registry(registry) == []
 
 
-@pytest.mark.parametrize("decorator", [*ON_ACTIVITIES, *ON_OBJECTS])
-def test_a_parameter_that_no_call_has_is_told_with_the_nearest_one(
-    registry: webop.OperatorRegistry, decorator: Decorator
-) -> None:
+@rows("decorator", [*ON_ACTIVITIES, *ON_OBJECTS])
+def test_a_parameter_that_no_call_has_is_told_with_the_nearest_one(decorator: Decorator) -> None:
     def fn(loger: Any, **_: Any) -> None: ...
 
+    registry = webop.OperatorRegistry()
     args = () if decorator in ON_ACTIVITIES else ("kex",)
-    decorator(*args)(fn)
+    decorator(*args, registry=registry)(fn)
     with pytest.raises(ConfigurationError) as caught:
         check_registry(registry)
     text = str(caught.value)
@@ -233,51 +191,47 @@ def test_all_handlers_that_cannot_be_called_are_told_at_once(
     assert "'old', but event handlers have no such argument" in lines[-1]
 
 
-def declare_twice(first: Any, second: Any) -> list[str]:
-    """Declare two functions under one id; return what is suspected."""
+Pair = tuple[Decorator, dict[str, Any]]
+CREATE: Pair = (webop.on.create, {})
+EVENT: Pair = (webop.on.event, {})
+TIMER: Pair = (webop.timer, {"interval": 1})
+DAEMON: Pair = (webop.daemon, {})
+
+
+@rows(
+    ("first", "second", "is_suspicious"),
+    [
+        (CREATE, CREATE, True),
+        ((webop.on.create, {"labels": {"a": "b"}}), CREATE, True),
+        ((webop.on.resume, {}), CREATE, True),
+        ((webop.on.field, {"field": "spec"}), (webop.on.update, {"field": "spec"}), True),
+        (DAEMON, DAEMON, True),
+        (DAEMON, TIMER, True),
+        (CREATE, (webop.on.update, {}), False),
+        (CREATE, (webop.on.delete, {}), False),
+        ((webop.on.resume, {}), (webop.on.delete, {}), False),
+        (CREATE, (webop.on.create, {"args": ["pods"]}), False),
+        ((webop.on.create, {"field": "spec.a"}), (webop.on.create, {"field": "spec.b"}), False),
+        (CREATE, EVENT, False),
+        (EVENT, EVENT, False),
+        ((webop.on.validate, {}), (webop.on.validate, {}), False),
+        ((webop.index, {}), (webop.index, {}), False),
+        (CREATE, TIMER, False),
+    ],
+)
+def test_two_functions_with_one_id_are_suspicious_if_only_one_is_called(
+    first: Pair, second: Pair, is_suspicious: bool
+) -> None:
     registry = webop.OperatorRegistry()
-    for decorator, options in (first, second):
-        decorator(*options.pop("args", ["kex"]), id="fn", registry=registry, **options)(
-            lambda **_: None
-        )
-    return check_registry(registry)
-
-
-@rows(
-    ("first", "second"),
-    [
-        ((webop.on.create, {}), (webop.on.create, {})),
-        ((webop.on.create, {"labels": {"a": "b"}}), (webop.on.create, {})),
-        ((webop.on.resume, {}), (webop.on.create, {})),
-        ((webop.on.field, {"field": "spec"}), (webop.on.update, {"field": "spec"})),
-        ((webop.daemon, {}), (webop.daemon, {})),
-        ((webop.daemon, {}), (webop.timer, {"interval": 1})),
-    ],
-)
-def test_two_functions_with_one_id_for_one_cause_are_suspicious(first: Any, second: Any) -> None:
-    (text,) = declare_twice(first, second)
-    assert text.startswith("Two handlers for kex have the id 'fn")
-    assert text.count(__file__) == 2
-    assert "webop calls only the first" in text
-
-
-@rows(
-    ("first", "second"),
-    [
-        ((webop.on.create, {}), (webop.on.update, {})),
-        ((webop.on.create, {}), (webop.on.delete, {})),
-        ((webop.on.resume, {}), (webop.on.delete, {})),
-        ((webop.on.create, {}), (webop.on.create, {"args": ["pods"]})),
-        ((webop.on.create, {"field": "spec.a"}), (webop.on.create, {"field": "spec.b"})),
-        ((webop.on.create, {}), (webop.on.event, {})),
-        ((webop.on.event, {}), (webop.on.event, {})),
-        ((webop.on.validate, {}), (webop.on.validate, {})),
-        ((webop.index, {}), (webop.index, {})),
-        ((webop.on.create, {}), (webop.timer, {"interval": 1})),
-    ],
-)
-def test_two_functions_with_one_id_are_fine_if_both_are_called(first: Any, second: Any) -> None:
-    assert declare_twice(first, second) == []
+    for decorator, given in (first, second):
+        options = {"args": ["kex"], **given}
+        decorator(*options.pop("args"), id="fn", registry=registry, **options)(lambda **_: None)
+    texts = check_registry(registry)
+    assert len(texts) == is_suspicious
+    for text in texts:
+        assert text.startswith("Two handlers for kex have the id 'fn")
+        assert text.count(__file__) == 2
+        assert "webop calls only the first" in text
 
 
 def test_one_function_with_several_decorators_is_fine(registry: webop.OperatorRegistry) -> None:
@@ -292,14 +246,9 @@ def test_one_function_with_several_decorators_is_fine(registry: webop.OperatorRe
     assert check_registry(registry) == []
 
 
-@pytest.mark.parametrize(
-    ("options", "count"),
-    [({}, 1), ({"initial_delay": 5}, 1), ({"interval": 1}, 0), ({"idle": 1}, 0)],
-)
-def test_a_timer_without_a_schedule_is_suspicious(
-    registry: webop.OperatorRegistry, options: Any, count: int
-) -> None:
-    webop.timer("kex", id="fn", **options)(lambda **_: None)
+def test_a_timer_without_a_schedule_is_suspicious(registry: webop.OperatorRegistry) -> None:
+    for options in ({}, {"initial_delay": 5}, {"interval": 1}, {"idle": 1}):
+        webop.timer("kex", id=f"of{options}", **options)(lambda **_: None)  # type: ignore[arg-type]
     texts = check_registry(registry)
-    assert len(texts) == count
-    assert all("Timer 'fn' is called only once for each object" in text for text in texts)
+    assert len(texts) == 2
+    assert all("is called only once for each object" in text for text in texts)

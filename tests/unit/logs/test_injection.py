@@ -13,6 +13,7 @@ import pytest
 
 import webop
 from tests.kit.reviews import serve
+from tests.kit.rows import rows
 from webop import LogFormat
 from webop.logs import JSONFormatter, TextFormatter, preserve
 
@@ -44,7 +45,7 @@ def raise_and_format(exc: BaseException, **values: Any) -> str:
 
 
 @pytest.mark.feature("LOG-01")
-@pytest.mark.parametrize("fmt", [LogFormat.PLAIN, LogFormat.FULL])
+@rows("fmt", [LogFormat.PLAIN, LogFormat.FULL])
 def test_a_message_is_one_line(fmt: LogFormat) -> None:
     for mark in BREAKS:
         text = format_text(fmt, msg="path %s", args=(f"/x{mark}{FORGED}",))
@@ -62,11 +63,6 @@ def test_no_control_character_reaches_a_terminal() -> None:
         assert text.count("\\") == 5
         text = raise_and_format(ValueError(f"a{mark}b"))
         assert mark == "\n" or mark not in text
-
-
-def test_other_texts_are_shown_as_they_are() -> None:
-    text = "\u00fc\u00a0\u4f60\u597d \U0001f469\u200d\U0001f680 100 % \\n {x}"
-    assert format_text(LogFormat.PLAIN, msg=text) == text
 
 
 @pytest.mark.feature("LOG-03")
@@ -98,7 +94,7 @@ def parse(text: str) -> BaseException:
 
 
 @pytest.mark.feature("ERR-21")
-@pytest.mark.parametrize("build", [ValueError, OSError, SyntaxError, chain, parse])
+@rows("build", [ValueError, OSError, SyntaxError, chain, parse])
 def test_the_message_of_an_exception_cannot_pass_for_a_log_line(
     build: Callable[[str], BaseException],
 ) -> None:
@@ -116,17 +112,6 @@ def test_a_traceback_looks_as_python_shows_it() -> None:
     text = raise_and_format(ValueError("first\nsecond"))
     assert "\nTraceback (most recent call last):\n  File " in text
     assert text.endswith("\nValueError: first\n    second")
-
-
-def test_a_traceback_that_another_formatter_has_kept_is_of_no_use() -> None:
-    record = logging.makeLogRecord({"msg": "failed"})
-    try:
-        raise ValueError(f"bad\n{FORGED}")
-    except ValueError:
-        record.exc_info = sys.exc_info()
-    logging.Formatter().format(record)
-    text = TextFormatter("%(message)s", has_prefix=False).format(record)
-    assert FORGED not in text.splitlines()
 
 
 async def test_reviews_of_strangers_forge_no_line(read: Callable[[], str]) -> None:

@@ -137,17 +137,6 @@ async def test_a_refusal_is_one_line_that_says_who_what_and_why(read: Read) -> N
     )
 
 
-async def test_a_handler_that_breaks_shows_its_traceback_once(read: Read) -> None:
-    configure(PLAIN)
-    refuse(ValueError("a bug"))
-    await send_review()
-    lines = read()
-    assert [line for line in lines if line.startswith("Traceback")] == [
-        "Traceback (most recent call last):"
-    ]
-    assert lines[-1].endswith(": ValueError: a bug [check]")
-
-
 async def test_what_is_allowed_is_told_only_when_debugging(read: Read) -> None:
     @webop.on.mutate("kopfexamples", id="fill")
     def fill(patch: webop.Patch, warnings: list[str], **_: Any) -> None:
@@ -181,21 +170,6 @@ async def test_a_review_that_is_for_nobody_is_told_with_its_request(read: Read) 
     assert "Refused a review at '/'" in first["message"]
     assert "request" not in first
     assert second["request"] == REFERENCE | {"resource": "nobodies.kopf.dev"}
-
-
-async def test_a_review_that_takes_too_long_is_told_with_its_request(read: Read) -> None:
-    configure(PLAIN)
-
-    @webop.on.validate("kopfexamples", id="slow")
-    async def slow(**_: Any) -> None:
-        await asyncio.sleep(60)
-
-    async with serve() as site:
-        answer = await site.post(build_review(), "/slow?timeout=200ms")
-    assert answer.status_code == 504
-    first, second = read()
-    assert "The webhook slow did not answer within" in first
-    assert second == f"{PREFIX} Cancelled: CREATE of kopfexamples.kopf.dev ns/kex by admin."
 
 
 async def test_patches_of_secrets_are_not_logged(read: Read) -> None:

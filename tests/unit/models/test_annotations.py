@@ -92,9 +92,8 @@ def test_an_argument_that_cannot_be_built_is_an_error_at_import(
     field: str, command: str, tmp_path: Path
 ) -> None:
     found = run(tmp_path, HEAD, ARGUMENT.format(field=field), command=command)
-    assert re.search(r"spec: Spec of create\(\): Spec\.thing: .*broken_\w+\.py, line \d+", found), (
-        found
-    )
+    text = r"spec: Spec of create\(\): Spec\.thing: .*broken_\w+\.py, line \d+"
+    assert re.search(text, found), found
 
 
 def test_the_type_of_a_field_that_cannot_be_built_is_an_error_at_import(tmp_path: Path) -> None:
@@ -146,14 +145,8 @@ class TwoNames(pydantic.BaseModel):
 @pytest.mark.parametrize(
     ("inner", "text"),
     [
-        (
-            build("A", validation_alias="other"),
-            "A.field is read as 'other', but written as 'field'",
-        ),
-        (
-            build("B", serialization_alias="other"),
-            "B.field is read as 'field', but written as 'other'",
-        ),
+        (build("A", validation_alias="x"), "A.field is read as 'x', but written as 'field'"),
+        (build("B", serialization_alias="x"), "B.field is read as 'field', but written as 'x'"),
         (build("C", exclude=True), "C.field has exclude=True"),
         (build("D", validation_alias=AliasPath("field", 0)), "D.field is read as AliasPath"),
         (TwoNames, "TwoNames.field is read as 'field', but written as 'Field'"),

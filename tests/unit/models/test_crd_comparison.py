@@ -10,7 +10,7 @@ from webop.models.structural import find_faults, fit
 
 Json = dict[str, Any]
 
-COUNT = 5000
+COUNT = 1500
 OPEN = {"x-kubernetes-preserve-unknown-fields": True}
 LIMITS: dict[str, Json] = {
     "integer": {"minimum": 3, "maximum": 3, "enum": [0, 3]},

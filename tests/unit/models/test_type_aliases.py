@@ -12,7 +12,6 @@ import webop
 from webop.models.annotations import has_conditions, iterate_classes
 from webop.models.arguments import parse_arguments
 from webop.models.crds import build_crds
-from webop.models.fitting import dump_set, fit
 
 
 class Part(webop.Struct):
@@ -85,14 +84,6 @@ def test_arguments_are_found_behind_aliases() -> None:
     assert values["thing"].spec == spec
 
 
-def test_values_of_fields_are_found_behind_aliases() -> None:
-    def handler(old: Parts, new: Parts | None, **_: Any) -> None: ...
-
-    old, new = parse_arguments(handler, Aliased, has_field=True)
-    assert old.convert({"old": [{"weight": 2}]}) == [Part(weight=2)]
-    assert new.convert({"new": None}) is None
-
-
 def test_an_alias_that_contains_itself_is_no_model() -> None:
     def handler(spec: Endless, status: pydantic.JsonValue, **_: Any) -> None: ...
 
@@ -110,11 +101,6 @@ def test_conditions_are_found_behind_aliases() -> None:
     assert has_conditions(Aliased)
     assert has_conditions(Plain)
     assert has_conditions(Holder)
-
-
-def test_objects_are_read_and_written_as_without_aliases() -> None:
-    raw = {"spec": {"parts": [{"weight": 2}], "small": 1, "value": {"a": [1]}}}
-    assert dump_set(fit(Aliased, raw))["spec"] == raw["spec"]
 
 
 def test_two_aliases_of_one_name_are_not_taken_for_one() -> None:

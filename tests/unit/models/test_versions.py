@@ -10,6 +10,7 @@ import pytest
 from pydantic import Field
 
 import webop
+from tests.kit.rows import rows
 from webop.handlers.validation import check_registry
 from webop.models.keywords import PRESERVE
 from webop.models.structural import fit
@@ -98,7 +99,7 @@ def test_two_functions_for_the_same_are_an_error(registry: webop.OperatorRegistr
         check_registry(registry)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("source", "target", "text"),
     [
         (BoxV1, "v2", "needs two classes"),
@@ -121,7 +122,7 @@ def generator(old: Any) -> Any:
     yield old
 
 
-@pytest.mark.parametrize("fn", [no_argument, two_arguments, keyword, generator])
+@rows("fn", [no_argument, two_arguments, keyword, generator])
 def test_a_function_must_take_one_argument(fn: Any) -> None:
     with pytest.raises(TypeError, match=f"The converter {fn.__name__}"):
         webop.on.convert(BoxV1, to=BoxV2)(fn)
@@ -158,7 +159,7 @@ def test_metadata_stays_as_it_is() -> None:
     assert dumped == expected
 
 
-@pytest.mark.parametrize(
+@rows(
     ("metadata", "labels", "annotations"),
     [
         (webop.Metadata(), {"a": "b"}, None),
@@ -166,17 +167,15 @@ def test_metadata_stays_as_it_is() -> None:
         (webop.Metadata(labels={"c": "d"}), {"c": "d"}, None),
         (webop.Metadata(annotations={"c": "d"}), {"a": "b"}, {"c": "d"}),
         (webop.Metadata(name="one", finalizers=[]), {"a": "b"}, None),
+        (webop.Metadata(managedFields=[]), {"a": "b"}, None),  # type: ignore[call-arg]
     ],
 )
 def test_labels_and_annotations_can_be_changed(
     metadata: webop.Metadata, labels: Any, annotations: Any
 ) -> None:
     found = convert(lambda old: BoxV2(metadata=metadata, spec=old.spec))["metadata"]
-    assert (found["labels"], found.get("annotations")) == (labels, annotations)
-    rest = {"labels", "annotations"}
-    assert {k: v for k, v in found.items() if k not in rest} == {
-        k: v for k, v in BODY["metadata"].items() if k not in rest
-    }
+    assert (found.pop("labels"), found.pop("annotations", None)) == (labels, annotations)
+    assert found == {name: value for name, value in BODY["metadata"].items() if name != "labels"}
 
 
 def test_labels_can_be_changed_in_place() -> None:
@@ -190,27 +189,20 @@ def test_labels_can_be_changed_in_place() -> None:
     assert found["annotations"] == {"e": "f"}
 
 
-@pytest.mark.parametrize(
+@rows(
     ("metadata", "fields"),
     [
         ({"name": "two"}, "metadata.name"),
         ({"uid": "2", "namespace": "other"}, "metadata.namespace and metadata.uid"),
         ({"finalizers": ["x"]}, "metadata.finalizers"),
-        ({"managedFields": []}, ""),
     ],
 )
 def test_other_changes_of_metadata_are_errors(metadata: Any, fields: str) -> None:
-    def change(old: BoxV1) -> BoxV2:
-        return BoxV2(metadata=webop.Metadata(**metadata), spec=old.spec)
-
-    if not fields:
-        convert(change)
-        return
     with pytest.raises(ValueError, match=f"must not change {fields}:"):
-        convert(change)
+        convert(lambda old: BoxV2(metadata=webop.Metadata(**metadata), spec=old.spec))
 
 
-@pytest.mark.parametrize(
+@rows(
     ("result", "text"),
     [
         (None, "must return a BoxV2, but returned nothing"),
@@ -249,17 +241,7 @@ def test_null_is_kept_only_where_it_differs_from_no_value() -> None:
     assert "status" not in converted
 
 
-def test_a_result_that_is_too_deep_for_a_response_is_an_error() -> None:
-    deep: Any = 1
-    for _ in range(250):  # with the object and the review around: one more than orjson writes
-        deep = {"a": deep}
-    body = {"apiVersion": f"{GROUP}/v1", "kind": "Hole", "metadata": {}, "spec": {}}
-    call = FunctionCall.begin(Hole, body)
-    with pytest.raises(ValueError, match="is not JSON"):
-        call.end(Hole, Hole(spec=Null(free=deep)))
-
-
-@pytest.mark.parametrize(
+@rows(
     ("value", "schema", "expected"),
     [
         (5, {}, 5),

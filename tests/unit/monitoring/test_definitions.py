@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-import pytest
-
+from tests.kit.rows import rows
 from webop.monitoring.metrics import DEFINITIONS, Definition
 
 _TYPE_WORDS = {"counter", "gauge", "histogram", "summary"}
@@ -38,11 +37,6 @@ def find_flaws(definition: Definition) -> Iterator[str]:
         yield "a foreign prefix"
 
 
-@pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda item: item.name)
+@rows("definition", DEFINITIONS)
 def test_a_metric_is_named_as_prometheus_wants_it(definition: Definition) -> None:
     assert list(find_flaws(definition)) == []
-
-
-def test_each_metric_is_defined_once() -> None:
-    names = [definition.name for definition in DEFINITIONS]
-    assert len(names) == len({*names})

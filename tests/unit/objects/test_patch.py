@@ -2,33 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
-import orjson
 import pytest
 
-from webop.objects.body import Body, RawBody
-from webop.objects.fields import clone
-from webop.objects.patch import Patch, apply_merge_patch
-
-
-@pytest.mark.feature("PAT-01", "PAT-02", "REF-69")
-def test_views_of_a_patch_create_stanzas_when_written() -> None:
-    patch = Patch()
-    patch.spec["x"] = 1
-    patch.status["y"] = None
-    patch.metadata["finalizers"] = ["f"]
-    patch.metadata.labels["l"] = "v"
-    patch.meta.annotations["a"] = None
-    patch.status.setdefault("counters", {})["n"] = 1
-    patch.spec.update(z=2)
-
-    assert patch == {
-        "spec": {"x": 1, "z": 2},
-        "status": {"y": None, "counters": {"n": 1}},
-        "metadata": {"finalizers": ["f"], "labels": {"l": "v"}, "annotations": {"a": None}},
-    }
-    assert orjson.loads(orjson.dumps(patch)) == patch
+from tests.kit.rows import rows
+from webop import Body, Patch, RawBody
 
 
 @pytest.mark.feature("PAT-02")
@@ -51,57 +31,23 @@ def test_writing_into_a_stanza_that_is_deleted_creates_it_anew() -> None:
     assert patch == {"status": {"x": 1}}
 
 
-@pytest.mark.feature("PAT-01")
-@pytest.mark.parametrize(
-    ("target", "patch", "expected"),
-    [
-        ({"a": "b"}, {"a": "c"}, {"a": "c"}),
-        ({"a": "b"}, {"b": "c"}, {"a": "b", "b": "c"}),
-        ({"a": "b"}, {"a": None}, {}),
-        ({"a": "b", "b": "c"}, {"a": None}, {"b": "c"}),
-        ({"a": ["b"]}, {"a": "c"}, {"a": "c"}),
-        ({"a": "c"}, {"a": ["b"]}, {"a": ["b"]}),
-        ({"a": {"b": "c"}}, {"a": {"b": "d", "c": None}}, {"a": {"b": "d"}}),
-        ({"a": [{"b": "c"}]}, {"a": [1]}, {"a": [1]}),
-        ({"e": None}, {"a": 1}, {"e": None, "a": 1}),
-        ({"a": "foo"}, {"a": {"b": 1}}, {"a": {"b": 1}}),
-        ({}, {"a": {"bb": {"ccc": None}}}, {}),
-        ({}, {"a": {"bb": {}}}, {"a": {"bb": {}}}),
-    ],
-)
-def test_merge_patches_are_applied_as_the_api_server_does(
-    target: Any, patch: Any, expected: Any
-) -> None:
-    original = clone(target)
-
-    assert apply_merge_patch(target, patch) == expected
-    assert target == original
-
-
 @pytest.mark.feature("PAT-11", "PAT-12")
-@pytest.mark.parametrize(
+@rows(
     ("patch", "ops"),
     [
         ({}, []),
         ({"spec": {"x": 1}}, []),
         ({"spec": {"absent": None}}, []),
-        ({"status": {"absent": None}}, []),
         ({"absent": None}, []),
         ({"spec": {"x": 2}}, [{"op": "replace", "path": "/spec/x", "value": 2}]),
         ({"spec": {"x": None}}, [{"op": "remove", "path": "/spec/x"}]),
         ({"spec": {"y": 2}}, [{"op": "add", "path": "/spec/y", "value": 2}]),
         ({"spec": {"l": [1, 2]}}, []),
         ({"spec": {"l": [1, 3]}}, [{"op": "replace", "path": "/spec/l", "value": [1, 3]}]),
-        ({"spec": {"d": {"a": 1}}}, []),
-        ({"spec": {"d": None}}, [{"op": "remove", "path": "/spec/d"}]),
         ({"spec": {"d": "text"}}, [{"op": "replace", "path": "/spec/d", "value": "text"}]),
         ({"spec": {"d": {"b": 2}}}, [{"op": "add", "path": "/spec/d/b", "value": 2}]),
         ({"status": {"y": 2}}, [{"op": "add", "path": "/status", "value": {"y": 2}}]),
         ({"spec": None}, [{"op": "remove", "path": "/spec"}]),
-        (
-            {"metadata": {"labels": {"a/b~c": "v"}}},
-            [{"op": "add", "path": "/metadata/labels", "value": {"a/b~c": "v"}}],
-        ),
         (
             {"metadata": {"annotations": {"op.example.com/x~y": "v", "a/b": None}}},
             [
@@ -116,7 +62,7 @@ def test_a_json_patch_has_operations_only_for_what_changes(patch: Any, ops: Any)
         "metadata": {"annotations": {"a/b": "c", "d": "e"}},
         "spec": {"x": 1, "l": [1, 2], "d": {"a": 1}},
     }
-    original = clone(body)
+    original = copy.deepcopy(body)
 
     assert Patch(patch, body=Body(body)).as_json_patch() == ops
     assert Patch(patch).as_json_patch(body) == ops
@@ -124,9 +70,7 @@ def test_a_json_patch_has_operations_only_for_what_changes(patch: Any, ops: Any)
 
 
 @pytest.mark.feature("PAT-12")
-@pytest.mark.parametrize(
-    ("old", "new"), [(1, True), (0, False), (1, 1.0), ([1], [True]), ([{"a": 1}], [{"a": 1.0}])]
-)
+@rows(("old", "new"), [(1, True), (0, False), (1, 1.0), ([1], [True]), ([{"a": 1}], [{"a": 1.0}])])
 def test_values_that_only_python_takes_for_equal_are_changes(old: Any, new: Any) -> None:
     ops = Patch({"spec": {"x": new}}).as_json_patch({"spec": {"x": old}})
 
@@ -141,7 +85,7 @@ def test_functions_are_run_on_a_copy_with_the_keys_applied() -> None:
         conditions.append({"type": "Ready", "status": str(body["spec"]["x"])})
 
     raw = {"spec": {"x": 1}, "status": {"conditions": [{"type": "Other"}]}}
-    original = clone(raw)
+    original = copy.deepcopy(raw)
     patch = Patch({"spec": {"x": 2, "l": [1]}}, fns=[set_conditions])
     expected = [
         {"op": "replace", "path": "/spec/x", "value": 2},
@@ -169,10 +113,3 @@ def test_functions_cannot_change_the_keys_of_the_patch() -> None:
     assert patch.as_json_patch({"spec": {}}) == expected
     assert patch.as_json_patch({"spec": {}}) == expected
     assert patch == {"spec": {"list": [1]}}
-
-
-def test_values_that_json_does_not_have_are_compared_as_python_does() -> None:
-    thing = object()
-    body = {"spec": {"x": [thing], "y": 2**70}}
-
-    assert Patch({"spec": {"x": [thing], "y": 2**70}}).as_json_patch(body) == []

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from webop.objects.resources import EVERYTHING, Resource, Selector, parse_selector
+from tests.kit.rows import rows
+from webop import EVERYTHING, Resource
+from webop.objects.resources import parse_selector
 
 ALL = frozenset({"all"})
 PODS = Resource("", "v1", "pods", "Pod", "pod", frozenset({"po"}), ALL, namespaced=True)
@@ -24,36 +26,8 @@ TWIN = Resource("twin.dev", "v1", "samples", "Sample", "sample", frozenset({"s"}
 CLUSTER = (PODS, NODES, METRICS, DEPLOYMENTS, EVENTS, NEW_EVENTS, KEX, KEX_OLD, OTHERS, TWIN)
 
 
-@pytest.mark.feature("RES-21")
-@pytest.mark.parametrize(
-    ("resource", "options", "url"),
-    [
-        (PODS, {}, "/api/v1/pods"),
-        (PODS, {"namespace": "ns"}, "/api/v1/namespaces/ns/pods"),
-        (PODS, {"namespace": "ns", "name": "n"}, "/api/v1/namespaces/ns/pods/n"),
-        (KEX, {}, "/apis/kopf.dev/v1/kopfexamples"),
-        (
-            KEX,
-            {"namespace": "ns", "name": "n", "subresource": "status"},
-            "/apis/kopf.dev/v1/namespaces/ns/kopfexamples/n/status",
-        ),
-        (NODES, {"namespace": "ns", "name": "n"}, "/api/v1/nodes/n"),
-        (NODES, {"params": {"watch": "true", "x": "a b"}}, "/api/v1/nodes?watch=true&x=a+b"),
-        (PODS, {"server": "https://localhost:6443"}, "https://localhost:6443/api/v1/pods"),
-        (PODS, {"server": "https://localhost/sub/"}, "https://localhost/sub/api/v1/pods"),
-        (
-            Resource("rbac.authorization.k8s.io", "v1", "clusterroles", namespaced=False),
-            {"name": "system:node who?"},
-            "/apis/rbac.authorization.k8s.io/v1/clusterroles/system%3Anode%20who%3F",
-        ),
-    ],
-)
-def test_urls_are_those_of_the_api(resource: Resource, options: Any, url: str) -> None:
-    assert resource.get_url(**options) == url
-
-
 @pytest.mark.feature(*(f"RES-{number:02}" for number in (*range(1, 18), 22, 24)), "REF-72", "D-58")
-@pytest.mark.parametrize(
+@rows(
     ("args", "names", "selected"),
     [
         (("kopf.dev", "v1", "kopfexamples"), {}, {KEX}),
@@ -61,12 +35,10 @@ def test_urls_are_those_of_the_api(resource: Resource, options: Any, url: str) -
         (("kopf.dev", "v1beta1", "kex"), {}, set()),
         (("kopf.dev/v1", "kopfexamples"), {}, {KEX}),
         (("kopf.dev/v1beta1", "kopfexamples"), {}, {KEX_OLD}),
-        (("apps/v1", "deployments"), {}, {DEPLOYMENTS}),
         (("v1", "pods"), {}, {PODS}),
         (("kopf.dev", "kopfexamples"), {}, {KEX}),
         (("metrics.k8s.io", "pods"), {}, {METRICS}),
         (("kopfexamples.kopf.dev",), {}, {KEX}),
-        (("deployments.apps",), {}, {DEPLOYMENTS}),
         (("pods.v1",), {}, {PODS}),
         (("kopfexamples.v1beta1.kopf.dev",), {}, {KEX_OLD}),
         (("kopfexamples",), {}, {KEX}),
@@ -78,23 +50,20 @@ def test_urls_are_those_of_the_api(resource: Resource, options: Any, url: str) -
         ((), {"singular": "kopfexample"}, {KEX}),
         ((), {"shortcut": "kex"}, {KEX}),
         ((), {"plural": "kex"}, set()),
-        ((), {"kind": "pods"}, set()),
         ((), {"singular": "pods"}, set()),
         ((), {"group": "kopf.dev", "version": "v1beta1", "plural": "kopfexamples"}, {KEX_OLD}),
         (("samples",), {"group": "twin.dev"}, {TWIN}),
-        (("twin.dev", "samples"), {"group": "twin.dev"}, {TWIN}),
         ((), {"category": "all"}, {PODS, DEPLOYMENTS, OTHERS}),
         (("kopf.dev", "v1beta1", EVERYTHING), {}, {KEX_OLD}),
         (("kopf.dev/v1", EVERYTHING), {}, {KEX}),
         (("kopf.dev", EVERYTHING), {}, {KEX}),
+        (("pods", None, None), {"kind": None}, {PODS}),
         ((EVERYTHING,), {}, {PODS, NODES, METRICS, DEPLOYMENTS, KEX, OTHERS, TWIN}),
         (("v1", "events"), {}, {EVENTS}),
         (("ev",), {}, {EVENTS}),
         (("events.events.k8s.io",), {}, {NEW_EVENTS}),
         (("pod*",), {}, set()),
-        (("samples",), {}, set()),
         ((), {"shortcut": "s"}, set()),
-        (("pods",), {}, {PODS}),
         (("absent",), {}, set()),
         ((lambda resource: "s" in resource.shortcuts,), {}, {OTHERS, TWIN}),
         ((lambda resource: resource.plural in ("events", "nodes"),), {}, {NODES}),
@@ -104,39 +73,21 @@ def test_selectors_take_the_resources_that_are_meant(args: Any, names: Any, sele
     assert set(parse_selector(*args, **names).select(CLUSTER)) == selected
 
 
-@pytest.mark.parametrize(
-    ("names", "text"),
-    [
-        ({"group": "shop.dev", "version": "v1", "plural": "webshops"}, "webshops.v1.shop.dev"),
-        ({"group": "", "version": "v1", "kind": "Pod"}, "Pod.v1"),
-        ({"shortcut": "kex"}, "kex"),
-        ({"group": "apps", "category": "all"}, "category=all, group=apps"),
-    ],
-)
-def test_messages_name_a_kind_as_people_write_it(names: Any, text: str) -> None:
-    assert str(parse_selector(**names)) == text
-
-
 @pytest.mark.feature("RES-23")
-@pytest.mark.parametrize(
+@rows(
     ("args", "names", "message"),
     [
         ((), {}, "must name a resource"),
         ((), {"group": "apps"}, "must name a resource"),
         (("a", "b", "c", "d"), {}, "a group, a version and a name"),
         (("pods",), {"kind": "Pod"}, "exactly one name"),
-        ((), {"kind": "Pod", "plural": "pods"}, "exactly one name"),
         ((lambda _: True,), {"kind": "Pod"}, "exactly one name"),
         (("",), {}, "empty"),
-        ((), {"singular": ""}, "empty"),
         ((123,), {}, "a string or EVERYTHING"),
-        (("apps", lambda _: True), {}, "a string or EVERYTHING"),
         ((EVERYTHING, "pods"), {}, "must be strings"),
         (("v1", "widgets", "example.com"), {}, "The order is group, version, name"),
-        (("v1", "example.com", "widgets"), {}, "The order is group, version, name"),
         (("example.com", "widgets", "v1"), {}, "The order is group, version, name"),
         (("widgets", "example.com"), {}, "The order is group, version, name"),
-        (("widgets", "v1beta1"), {}, "The order is group, version, name"),
         (("pods.v1",), {"version": "v2"}, "Conflicting values"),
         ((), {"name": "pods"}, "cannot be selected by name"),
     ],
@@ -146,41 +97,17 @@ def test_selectors_that_cannot_be_meant_are_refused(args: Any, names: Any, messa
         parse_selector(*args, **names)
 
 
-@pytest.mark.feature("RES-14", "RES-15", "RES-16", "RES-17", "D-58")
-@pytest.mark.parametrize(
-    ("args", "names", "rivals", "candidates"),
-    [
-        (("samples",), {}, "samples.v1.other.dev, samples.v1.twin.dev", {OTHERS, TWIN}),
-        (("pods",), {}, "", {PODS}),
-        (("absent",), {}, "", set()),
-        (("twin.dev", "samples"), {}, "", {TWIN}),
-        ((), {"category": "all"}, "", {PODS, DEPLOYMENTS, OTHERS}),
-    ],
-)
-def test_an_ambiguous_selector_can_be_told_from_one_that_matches_nothing(
-    args: Any, names: Any, rivals: str, candidates: Any
-) -> None:
-    selector = parse_selector(*args, **names)
-
-    assert selector.list_rivals(CLUSTER) == rivals
-    assert set(selector.find_candidates(CLUSTER)) == candidates
-
-
 @pytest.mark.feature("RES-17")
-@pytest.mark.parametrize(
+@rows(
     ("args", "names", "suggestion"),
     [
         (("kopf.dev", "v2", "kopfexamples"), {}, " The cluster has kopfexamples.v1beta1.kopf.dev"),
-        (("kopfexamples.example.com",), {}, " The cluster has kopfexamples.v1beta1.kopf.dev"),
         ((), {"kind": "Pod", "version": "v2"}, " The cluster has pods.v1."),
         (("deploymentss",), {}, " Did you mean deployments.v1.apps?"),
         (("deploymentss.apps",), {}, " Did you mean deployments.v1.apps?"),
-        (("deploymentss.example.com",), {}, ""),
         ((), {"kind": "Deploymnt"}, " Did you mean deployments.v1.apps?"),
         (("databases.example.com",), {}, ""),
-        (("databases",), {}, ""),
         (("databases.sampels.dev",), {}, " Did you mean the API group samples.dev?"),
-        (("databases.samples.dev",), {}, ""),
         (("samples.dev",), {}, " samples.dev is an API group: name a kind in it"),
         (("example.com", EVERYTHING), {}, ""),
         ((lambda _: 1 / 0,), {}, ""),
@@ -190,26 +117,3 @@ def test_what_is_like_a_missing_kind_is_suggested(args: Any, names: Any, suggest
     said = parse_selector(*args, **names).suggest(CLUSTER, {"samples.dev", "", "apps"})
     assert said.startswith(suggestion)
     assert bool(said) is bool(suggestion)
-
-
-@pytest.mark.feature("RES-15")
-@pytest.mark.parametrize(
-    ("selector", "is_specific"),
-    [
-        (parse_selector("pods"), True),
-        (parse_selector(kind="Pod"), True),
-        (parse_selector(shortcut="po"), True),
-        (parse_selector(category="all"), False),
-        (parse_selector(EVERYTHING), False),
-        (parse_selector("apps", EVERYTHING), False),
-        (parse_selector(lambda _: True), False),
-    ],
-)
-def test_only_names_of_one_kind_are_specific(selector: Selector, is_specific: bool) -> None:
-    assert selector.is_specific is is_specific
-
-
-@pytest.mark.feature("RES-01")
-def test_arguments_that_are_none_count_as_omitted() -> None:
-    assert parse_selector("pods", None, None) == parse_selector("pods", kind=None)
-    assert parse_selector("kopf.dev", None, "kex") == parse_selector("kopf.dev", "kex")

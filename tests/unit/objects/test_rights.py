@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from tests.kit.rows import rows
 from webop.objects.rights import parse_right
 
 
-@pytest.mark.parametrize(
+@rows(
     ("text", "group", "name", "subresource"),
     [
         ("core/secrets:get", "", "secrets", ""),
@@ -25,13 +26,13 @@ def test_a_right_is_for_the_group_that_it_names(
     assert right.subresource == subresource
 
 
-@pytest.mark.parametrize("text", ["apps/v1/deployments:get", "v1/pods:get", "a.b/v1beta1/c:get"])
+@rows("text", ["apps/v1/deployments:get", "v1/pods:get", "a.b/v1beta1/c:get"])
 def test_a_right_with_a_version_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="rights are for all versions: leave out 'v1"):
         parse_right(text)
 
 
-@pytest.mark.parametrize("text", [".:get", "-/..:get", "pods:", "pods:get,", "a/b/c/d:get"])
+@rows("text", [".:get", "-/..:get", "pods:", "pods:get,", "a/b/c/d:get"])
 def test_what_is_no_right_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(ValueError, match="such as 'secrets:get,list'"):
         parse_right(text)

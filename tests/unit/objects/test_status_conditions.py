@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import webop
-from webop.objects.status_conditions import meets
+from tests.kit.rows import rows
 
 Json = dict[str, Any]
 
@@ -49,7 +49,7 @@ def get_age(condition: Json) -> float:
     return (dt.datetime.now(dt.UTC) - moment).total_seconds()
 
 
-@pytest.mark.parametrize("status", [{}, {"status": None}, {"status": {"conditions": None}}])
+@rows("status", [{}, {"status": None}, {"status": {"conditions": None}}])
 def test_a_condition_is_added_where_there_is_none(status: Json) -> None:
     changed = apply({"metadata": {}, **status}, ("Ready", None, "Starting", "Wait."))
     [condition] = changed["status"]["conditions"]
@@ -83,7 +83,7 @@ def test_what_is_as_it_should_be_is_not_written() -> None:
     assert [op["path"] for op in patch.as_json_patch()] == ["/status/conditions"]
 
 
-@pytest.mark.parametrize(
+@rows(
     ("name", "status", "reason", "message"),
     [
         ("not a type", True, "Fine", "type of a condition"),
@@ -107,16 +107,3 @@ def test_what_api_servers_would_refuse_is_refused_at_once(
 def test_longer_messages_than_api_servers_take_are_cut() -> None:
     changed = apply({"metadata": {}}, ("Ready", False, "Long", "x" * 40_000))
     assert len(changed["status"]["conditions"][0]["message"]) == 32_768
-
-
-@pytest.mark.parametrize(
-    ("own", "whole", "expected"),
-    [(None, None, True), (7, 7, True), (6, None, False), (None, 6, False), (None, 7, True)],
-)
-def test_a_condition_of_an_older_generation_does_not_count(
-    own: int | None, whole: int | None, *, expected: bool
-) -> None:
-    """A Deployment says the generation of its whole status only."""
-    condition = {"type": "Available", "status": "True", "observedGeneration": own}
-    status = {"observedGeneration": whole, "conditions": [condition]}
-    assert meets({"metadata": {"generation": 7}, "status": status}, "Available") is expected

@@ -128,16 +128,6 @@ def test_a_change_of_a_held_object_leads_to_a_turn_and_a_due_time_does_not(queue
     assert (queue.finish(), queue.count) == ("one", 0)
 
 
-@pytest.mark.parametrize("result", [Later(0), Later(1), Held("pause")])
-def test_an_object_that_is_removed_has_no_turn(queue: Queue, result: Result) -> None:
-    queue.hold("pause")
-    obj = make("one")
-    queue.begin(obj, result)
-    queue.remove(obj)
-    queue.unhold("pause")
-    assert (queue.count, obj.state, queue.finish(1)) == (0, State.IDLE, "")
-
-
 def do_nothing() -> None:
     """Start no workers."""
 
@@ -172,47 +162,6 @@ async def test_a_namespace_closes_at_50_objects_and_opens_when_a_write_succeeds(
     assert outages.find_hold(one) is not None
 
 
-@in_virtual_time
-async def test_a_kind_is_closed_by_100_objects_of_its_open_namespaces() -> None:
-    outages, other = Outages("widgets", Queue(), do_nothing), make("other", "healthy")
-    fail(outages, 60, "closed")
-    failed = fail(outages, 49, "a") + fail(outages, 49, "b")
-    assert outages.find_hold(other) is None  # without the closed one there are 98
-    fail(outages, 2, "c")
-    assert outages.find_hold(other) is not None
-    outages.note(failed[0], None)
-    assert outages.find_hold(other) is None
-    assert outages.find_hold(make("one", "closed")) is not None
-
-
-@in_virtual_time
-async def test_one_object_of_a_closed_namespace_has_its_turn_after_each_pause() -> None:
-    queue, loop = Queue(), asyncio.get_running_loop()
-    outages, begin = Outages("widgets", queue, do_nothing), loop.time()
-    failed = fail(outages, 50)
-    place = outages.find_hold(failed[0])
-    for obj in failed:
-        queue.begin(obj, Held(place))
-    for obj, moment in zip(failed, (1, 3, 8, 18, 48, 78), strict=False):  # seconds
-        await asyncio.sleep(begin + moment - 0.2 - loop.time())
-        assert queue.get() is None
-        await asyncio.sleep(0.4)
-        assert queue.get() is obj
-        assert outages.find_hold(obj) is None
-    outages.leave(obj)  # it had nothing to write, and there are 49 left
-    assert outages.find_hold(failed[0]) is None
-
-
-@in_virtual_time
-async def test_a_kind_opens_when_the_namespaces_that_closed_it_are_closed_themselves() -> None:
-    outages, other = Outages("widgets", Queue(), do_nothing), make("other", "healthy")
-    fail(outages, 49, "a") + fail(outages, 49, "b") + fail(outages, 5, "c")
-    assert outages.find_hold(other) is not None
-    fail(outages, 2, "a")
-    assert outages.find_hold(make("one", "a")) is not None
-    assert outages.find_hold(other) is None
-
-
 def test_objects_that_are_due_at_once_do_not_stop_the_workers_in_the_loop_of_webop_run() -> None:
     turns: list[str] = []
 
@@ -232,13 +181,3 @@ def test_objects_that_are_due_at_once_do_not_stop_the_workers_in_the_loop_of_web
 
     uvloop.run(work())
     assert len(turns) == 60
-
-
-def test_times_that_no_longer_count_do_not_pile_up(queue: Queue) -> None:
-    busy = make("busy")
-    for name, delay in {"late": 6000, "b": 2, "c": 2, "a": 1}.items():
-        queue.add(make(name), after=delay)
-    for number in range(1000):
-        queue.add(busy, after=5000 - number)
-    assert len(queue._due) < 200
-    assert (queue.count, queue.finish(5), queue.finish(4000)) == (5, "a b c", "busy")

@@ -82,14 +82,6 @@ async def test_a_final_failure_is_told_with_the_id_after_all_were_called(
             lambda _: webop.WebhookServer(prot=1),  # type: ignore[call-arg]
             r"webop\.WebhookServer\(\) has no argument 'prot', did you mean 'port'\? \(.*line \d+",
         ),
-        (
-            lambda _: webop.WebhookMinikubeServer("localhost"),  # type: ignore[call-arg]
-            r"webop\.WebhookServer\(\): takes 1 positional argument but 2 were given\. \(.*line",
-        ),
-        (
-            lambda _: webop.AnnotationsProgressStorage(x=1),  # type: ignore[call-arg]
-            r"webop\.AnnotationsProgressStorage\(\) has no argument 'x'\. \(.*line \d+",
-        ),
     ],
 )
 async def test_a_setting_or_an_argument_that_does_not_fit_ends_the_startup_with_its_name(

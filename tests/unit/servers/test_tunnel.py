@@ -13,7 +13,6 @@ import pytest
 
 import webop
 from tests.kit.pages import find_snippets
-from tests.kit.waiting import eventually
 from tests.kit.webhook_servers import RESPONSE, Recorder, collect, get_url, post, serve
 from webop.aio.backoff import Backoff
 from webop.errors import ConfigurationError
@@ -100,35 +99,3 @@ async def test_the_limits_of_the_operator_are_those_of_the_local_server_of_a_tun
     async with serve(Server(port=0), Recorder()):
         answer = (await post(upstreams[0])).json()["response"]
         assert answer["status"]["code"] == 413
-
-
-async def test_a_server_may_have_tasks_around_its_configs_and_is_cancelled_with_them() -> None:
-    ends: list[str] = []
-
-    class Server(webop.WebhookTunnel):
-        async def open(self, upstream: str) -> Any:
-            async def watch() -> None:
-                try:
-                    await asyncio.Event().wait()
-                finally:
-                    ends.append("watch")
-
-            async with asyncio.TaskGroup() as group:
-                group.create_task(watch())
-                for number in range(3):
-                    yield f"https://{number}"
-                await asyncio.Event().wait()
-
-    server = Server(port=0)
-    urls: list[str | None] = []
-
-    async def iterate() -> None:
-        async for config in server(Recorder()):
-            urls.append(config["url"])  # noqa: PERF401 - the list is looked at meanwhile
-
-    async with server:
-        task = asyncio.create_task(iterate())
-        await eventually(lambda: len(urls) == 3)
-    await task
-    assert urls == ["https://0", "https://1", "https://2"]
-    assert ends == ["watch"]

@@ -1,33 +1,31 @@
 """What we rely on in uvicorn is as we know it, in the version that is installed.
 
 A new version of uvicorn that fails here may work all the same: read what has changed in the code
-that is named, run the tests of the servers with it, and add its digest.
+that is named, run the tests of the servers with it, and add its digest. What our code gets from
+uvicorn, directly or by ``super()``, belongs into the list.
 """
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import inspect
 import textwrap
-from types import FunctionType
 from typing import Any
 
-import pytest
 import uvicorn
 from uvicorn.protocols.http import flow_control, httptools_impl
 from uvicorn.server import ServerState
 
-from webop.servers.http import listener, protocol
+from tests.kit.rows import rows
 
-# Each with our class in place of it, if there is one.
-_CLASSES: dict[type, type] = {
-    httptools_impl.HttpToolsProtocol: protocol._Connection,
-    httptools_impl.RequestResponseCycle: protocol._Cycle,
-    flow_control.FlowControl: object,
-}
-# All other names that our code, and the methods here, have from uvicorn.
-_PLACES: dict[str, Any] = {cls.__name__: cls for cls in (*_CLASSES, ServerState, uvicorn.Config)}
+_CLASSES = (
+    httptools_impl.HttpToolsProtocol,
+    httptools_impl.RequestResponseCycle,
+    flow_control.FlowControl,
+    ServerState,
+    uvicorn.Config,
+)
+_PLACES: dict[str, Any] = {cls.__name__: cls for cls in _CLASSES}
 
 # The SHA-256 of the source, or of the value, of which 8 digits; in uvicorn 0.39 to 0.54.
 _KNOWN = {
@@ -61,46 +59,12 @@ _KNOWN = {
     "is_ssl": "cfb89711",
 }
 # They are called by methods only in whose place we have our own.
-_UNUSED = {
-    "_get_upgrade",
-    "_should_upgrade",
-    "_should_upgrade_to_ws",
-    "_start_asgi_task",
-    "_unsupported_upgrade_warning",
-    "handle_websocket_upgrade",
-    "send_400_response",
-    "timeout_keep_alive_handler",
-}
 
 
-@pytest.mark.parametrize("name", _KNOWN)
+@rows("name", _KNOWN)
 def test_what_we_build_on_in_uvicorn_is_as_we_know_it(name: str) -> None:
     owner, _, method = name.rpartition(".")
     found = getattr(_PLACES[owner] if owner else httptools_impl, method)
     source = textwrap.dedent(inspect.getsource(found)) if callable(found) else repr(found)
     digest = hashlib.sha256(source.encode()).hexdigest()[:8]
     assert digest in _KNOWN[name].split(), f"{name} is different in uvicorn {uvicorn.__version__}"
-
-
-def test_all_that_we_build_on_in_uvicorn_is_in_the_list() -> None:
-    methods = {
-        f"{cls.__name__}.{name}"
-        for cls, own in _CLASSES.items()
-        for name, value in vars(cls).items()
-        if isinstance(value, FunctionType) and not {name} & {*vars(own), *_UNUSED}
-    }
-    assert methods <= _KNOWN.keys()
-    for module in (listener, protocol):
-        for node in ast.walk(ast.parse(inspect.getsource(module))):
-            if isinstance(node, ast.ImportFrom) and str(node.module).startswith("uvicorn"):
-                assert {each.name for each in node.names} <= {*_PLACES, *_KNOWN}
-            elif isinstance(node, ast.ClassDef):
-                bases = {base.id for base in node.bases if isinstance(base, ast.Name)} & {*_PLACES}
-                called = set(map(_get_super, ast.walk(node))) - {""}
-                assert {f"{base}.{name}" for base in bases for name in called} <= _KNOWN.keys()
-
-
-def _get_super(node: ast.AST) -> str:
-    """Return the name of ``super().name``, else an empty string."""
-    is_found = isinstance(node, ast.Attribute) and ast.unparse(node.value) == "super()"
-    return node.attr if isinstance(node, ast.Attribute) and is_found else ""

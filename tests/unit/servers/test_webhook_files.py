@@ -6,6 +6,7 @@ import asyncio
 import base64
 import contextlib
 import datetime as dt
+import functools
 import logging
 import ssl
 from collections.abc import AsyncIterator
@@ -31,7 +32,6 @@ from tests.kit.webhook_servers import (
     save,
     trust,
 )
-from webop.keymaterial import load_key_material
 from webop.servers.certificates.certs import (
     KeyPair,
     build_ca,
@@ -39,7 +39,6 @@ from webop.servers.certificates.certs import (
     build_certificate_signed,
     read_certificate,
 )
-from webop.servers.certificates.contexts import find_presented
 from webop.servers.limits import Hosting, current_hosting
 
 INTERVAL = 0.05
@@ -152,7 +151,8 @@ async def test_a_changed_certificate_is_used_with_no_connection_refused_or_close
     assert len(configs.all) == 1  # the authorities are the same
 
 
-def make_rsa() -> KeyPair:
+@functools.cache
+def make_rsa(number: int = 1) -> KeyPair:
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
     now = dt.datetime.now(dt.UTC)
@@ -177,7 +177,7 @@ async def test_a_changed_certificate_of_another_type_of_key_is_shown_when_the_lo
     async with operate(server, fn, hosting) as configs:
         port = get_port(configs.all[0])
         assert await fetch_certificate(port) == to_der(first)
-        for pair in (second, make_rsa(), second):
+        for pair in (second, make_rsa(2), second):
             caplog.clear()
             save(pair, tmp_path)
             await eventually(lambda: "is in use" in caplog.text)
@@ -210,44 +210,6 @@ async def test_a_certificate_that_the_context_of_the_user_cannot_show_is_logged_
         await eventually(lambda: complaint in caplog.text)
         assert await fetch_certificate(get_port(configs.all[0])) == to_der(first)
     assert "is in use" not in caplog.text
-
-
-@pytest.mark.feature("ADM-79", "ADM-91")
-async def test_a_certificate_that_comes_with_half_written_cas_of_clients_is_used_later(
-    fn: Recorder, hosting: Hosting, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    first, second = (build_certificate_self_signed(["localhost"]) for _ in range(2))
-    clients = tmp_path / "clients.pem"
-    clients.write_bytes(first.cert)
-    server = build_server(first, tmp_path, verify_cafile=clients)
-    async with operate(server, fn, hosting) as configs:
-        half = tmp_path / "half.pem"
-        half.write_bytes(first.cert[:100])
-        half.replace(clients)
-        save(second, tmp_path)
-        await eventually(lambda: "is not in use" in caplog.text)
-        await asyncio.sleep(5 * INTERVAL)
-        assert first.cert.strip() in get_bundle(configs.all[-1])  # it is still being shown
-        whole = tmp_path / "whole.pem"
-        whole.write_bytes(first.cert)
-        whole.replace(clients)  # at once: an empty file would be one more complaint
-        await until_shown(get_port(configs.all[0]), second)
-    assert caplog.text.count("is not in use") == 1
-
-
-@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-@pytest.mark.parametrize("mode", [ssl.CERT_NONE, ssl.CERT_REQUIRED])
-def test_a_handshake_in_memory_finds_the_certificate_that_is_shown(
-    version: ssl.TLSVersion, mode: ssl.VerifyMode
-) -> None:
-    pair = build_certificate_self_signed(["localhost"])
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.minimum_version = context.maximum_version = version
-    context.verify_mode = mode
-    assert find_presented(context) is None
-    load_key_material(context, pair.cert, pair.key)
-    is_hidden = version is ssl.TLSVersion.TLSv1_2 and mode is ssl.CERT_REQUIRED
-    assert find_presented(context) == (b"" if is_hidden else to_der(pair))
 
 
 @pytest.mark.feature("ADM-91")
@@ -308,20 +270,6 @@ async def test_new_authorities_are_trusted_before_their_certificate_is_used(
         assert (await post(get_url(configs.all[0]), trust(new_ca.cert))).status_code == 200
 
 
-@pytest.mark.feature("ADM-73", "ADM-91")
-async def test_other_authorities_come_with_the_self_signed_certificate_as_before(
-    fn: Recorder, hosting: Hosting, tmp_path: Path
-) -> None:
-    cafile = tmp_path / "ca.pem"
-    ca = build_ca("other")
-    cafile.write_bytes(build_ca("some").cert)
-    server = webop.WebhookServer(port=0, cafile=cafile, file_check_interval=INTERVAL)
-    async with operate(server, fn, hosting) as configs:
-        cafile.write_bytes(ca.cert)
-        await eventually(lambda: configs.bundle.startswith(ca.cert.strip()))
-        assert (await post(get_url(configs.all[0]), trust(configs.bundle))).status_code == 200
-
-
 @pytest.mark.parametrize(
     ("days", "message"), [(0.0001, "expires soon"), (-0.001, "has expired"), (365, "")]
 )
@@ -341,37 +289,6 @@ async def test_an_old_certificate_is_warned_about(
         assert abs(hosting.expiry - dt.datetime.now(dt.UTC) - dt.timedelta(days=days)).seconds < 60
     assert message in caplog.text
     assert bool(caplog.records) == bool(message)
-
-
-@pytest.mark.feature("ADM-66")
-async def test_a_subclass_brings_its_certificates_and_its_config(
-    fn: Recorder, hosting: Hosting
-) -> None:
-    pairs = [build_certificate_self_signed(["localhost"]) for _ in range(2)]
-    renew = asyncio.Event()
-
-    class Server(webop.WebhookServer):
-        async def watch_certificate(self) -> Any:
-            await self.use_certificate(pairs[0].cert, pairs[0].key)
-            yield pairs[0].cert
-            await renew.wait()
-            yield pairs[0].cert + pairs[1].cert
-            await self.wait_for_trust(pairs[0].cert + pairs[1].cert)
-            await self.use_certificate(pairs[1].cert, pairs[1].key)
-
-        def build_config(self, port: int, bundle: bytes | None) -> webop.WebhookClientConfig:
-            config = super().build_config(port, bundle)
-            return {**config, "service": {"name": "svc", "port": port}}
-
-    async with operate(Server(port=0), fn, hosting) as configs:
-        port = get_port(configs.all[0])
-        assert configs.all[0]["service"] == {"name": "svc", "port": port}
-        assert await fetch_certificate(port) == to_der(pairs[0])
-        renew.set()
-        await until_shown(port, pairs[1])
-        assert get_bundle(configs.all[1]) == pairs[0].cert + pairs[1].cert
-        assert (await post(get_url(configs.all[0]), trust(pairs[1].cert))).status_code == 200
-    assert len(configs.all) == 2
 
 
 @pytest.mark.feature("ADM-68")

@@ -12,6 +12,7 @@ from kopf._cogs.configs.arrays import SelectorMapping as KopfMapping
 from kopf._cogs.structs.references import Resource as KopfResource
 
 import webop
+from tests.kit.rows import rows
 from webop.errors import ConfigurationError
 from webop.settings.base import SettingError
 from webop.settings.watch_selectors import SelectorMapping
@@ -52,7 +53,7 @@ def choose_marker(key: Any, marker: Any) -> Any:
 
 
 @pytest.mark.feature("REF-50")
-@pytest.mark.parametrize("key", KEYS)
+@rows("key", KEYS)
 def test_a_key_means_the_kinds_that_it_means_in_kopf(key: Any) -> None:
     ours, theirs = SelectorMapping(), KopfMapping[str]()
     ours[choose_marker(key, webop.EVERYTHING)] = "app=x"
@@ -112,21 +113,6 @@ def test_several_selectors_of_a_kind_are_joined_and_shards_are_not() -> None:
     assert watching.build_selectors(namespaces, is_named=True) == {}
     watching.label_selectors["namespaces"] = "team=a"
     assert watching.build_selectors(namespaces, is_named=True) == {"labelSelector": "team=a"}
-
-
-@pytest.mark.feature("REF-50")
-def test_the_mapping_is_one() -> None:
-    selectors = SelectorMapping({"pods": "a=1"})
-    selectors["apps", "deployments"] = "b=2"
-    assert len(selectors) == 2
-    assert selectors["pods"] == "a=1"
-    assert ("apps", "deployments") in selectors
-    assert [*selectors][1].group == "apps"
-    assert selectors[[*selectors][1]] == "b=2"
-    del selectors["pods"]
-    assert "pods" not in selectors
-    assert "deployments" in repr(selectors)
-    assert not webop.OperatorSettings().watching.label_selectors
 
 
 @pytest.mark.feature("REF-50")

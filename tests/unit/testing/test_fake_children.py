@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import webop
+from tests.kit.lamps import Lamp, LampSpec, LampStatus, build_lamp
 from webop.testing import FakeClient
 
 Json = dict[str, Any]
@@ -19,40 +20,49 @@ PARENT: Json = {
 
 
 def build_page(name: str, page: str) -> Json:
-    metadata = {"name": f"{name}-{page}"}
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": metadata,
-        "stringData": {"page": page},
-    }
+    head = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": f"{name}-{page}"}}
+    return {**head, "stringData": {"page": page}}
 
 
-def declare(registry: webop.OperatorRegistry, fn: Any) -> Any:
-    return webop.reconcile("v1", "configmaps", owns=["secrets"], registry=registry)(fn)
+async def do_nothing(**_: Any) -> None: ...
+
+
+def declare(fn: Any) -> Any:
+    return webop.reconcile("v1", "configmaps", owns=["secrets"])(fn)
 
 
 async def test_children_are_applied_and_pruned_from_call_to_call() -> None:
-    registry, client = webop.OperatorRegistry(), FakeClient(PARENT)
+    client = FakeClient(PARENT)
 
+    @declare
     async def build(pages: list[str], children: webop.Children, **_: Any) -> list[str]:
         for page in pages:
             await children.apply(build_page("site", page))
         return await children.prune()
 
-    declare(registry, build)
-    for pages, gone in ((["home", "news"], []), (["home"], ["site-news"]), (["home"], [])):
-        children = await client.children(PARENT, build, registry=registry)
-        assert await build(pages, children) == gone
+    @declare
+    async def build_again(body: webop.Body, children: webop.Children, **_: Any) -> None:
+        await build(body["data"]["pages"].split(), children)
+
+    async def list_names() -> list[str]:
         found = await client.list("secrets", namespace="team")
-        assert sorted(one["metadata"]["name"] for one in found) == sorted(
-            f"site-{page}" for page in pages
-        )
+        return sorted(one["metadata"]["name"] for one in found)
+
+    for pages, gone in ((["home", "news"], []), (["home"], ["site-news"]), (["home"], [])):
+        children = await client.children(PARENT, build)
+        assert await build(pages, children) == gone
+        assert await list_names() == [f"site-{page}" for page in pages]
+    await client.reconcile(build_again, PARENT)
+    assert await list_names() == ["site-home", "site-news"]
+    await client.patch("configmaps", "site", {"data": {"pages": "home"}}, namespace="team")
+    await client.reconcile(build_again, PARENT)
+    assert await list_names() == ["site-home"]
 
 
 def test_functions_that_are_not_async_get_children_without_await() -> None:
-    registry, client = webop.OperatorRegistry(), FakeClient(PARENT)
+    client = FakeClient(PARENT)
 
+    @declare
     def build(children: webop.SyncChildren, **_: Any) -> None:
         children.apply(build_page("site", "home"))
         assert not children.apply(build_page("site", "home"), adopt=True)
@@ -62,62 +72,39 @@ def test_functions_that_are_not_async_get_children_without_await() -> None:
         assert children.prune() == []
         assert children.delete_all() == ["site-home"]
 
-    declare(registry, build)
-    build(client.sync.wait(client.children(PARENT, build, registry=registry)))
+    build(client.sync.wait(client.children(PARENT, build)))
     assert client.sync.list("secrets", namespace="team") == []
 
 
 async def test_in_async_tests_sync_reconcilers_write_without_await() -> None:
-    registry, client = webop.OperatorRegistry(), FakeClient(PARENT)
+    client = FakeClient(PARENT)
 
+    @declare
     def build(children: webop.SyncChildren, **_: Any) -> None:
         children.apply(build_page("site", "home"))
 
-    declare(registry, build)
-    build(children=await client.children(PARENT, build, registry=registry))
+    build(children=await client.children(PARENT, build))
     assert [one["metadata"]["name"] for one in await client.list("secrets")] == ["site-home"]
-    await client.reconcile(build, PARENT, registry=registry)
+    await client.reconcile(build, PARENT)
 
 
-async def test_other_functions_have_no_children() -> None:
+async def test_what_is_no_reconciler_is_told_with_where_it_was_searched() -> None:
+    webop.reconcile("v1", "configmaps", registry=webop.OperatorRegistry())(do_nothing)
+    text = r"do_nothing\(\) is no .* in the default registry. Pass registry="
+    with pytest.raises(TypeError, match=text):
+        await FakeClient(PARENT).reconcile(do_nothing, PARENT)
     with pytest.raises(TypeError, match="is no function with @webop"):
-        await FakeClient(PARENT).children(PARENT, print, registry=webop.OperatorRegistry())
+        await FakeClient(PARENT).children(PARENT, print)
 
 
-async def test_a_reconciler_of_another_registry_is_told_with_where_it_was_searched() -> None:
-    def build(**_: Any) -> None: ...
-
-    declare(webop.OperatorRegistry(), build)
-    with pytest.raises(
-        TypeError, match=r"build\(\) is no .* in the default registry. Pass registry="
-    ):
-        await FakeClient(PARENT).reconcile(build, PARENT)
-
-
-class LampSpec(webop.Struct):
-    watts: int = 5
-
-
-class LampStatus(webop.Struct):
-    phase: str | None = None
-    watts: int | None = None
-    conditions: webop.Conditions = webop.Conditions()
-
-
-@webop.resource("lamps.webop.dev", "v1")
-class Lamp(webop.Model):
-    spec: LampSpec
-    status: LampStatus = LampStatus()
-
-
-LAMP = Lamp(metadata=webop.Metadata(name="one", labels={"room": "hall"}), spec=LampSpec(watts=7))
+LAMP = build_lamp(watts=7)
 
 
 @pytest.mark.parametrize("is_async", [True, False])
 async def test_reconcile_passes_all_arguments_and_writes_the_patch_and_the_status(
     is_async: bool,
 ) -> None:
-    registry, client = webop.OperatorRegistry(), FakeClient(Lamp, LAMP)
+    client = FakeClient(Lamp, LAMP)
     seen: Json = {}
 
     def note(patch: webop.Patch, spec: LampSpec, **more: Any) -> LampStatus:
@@ -133,10 +120,8 @@ async def test_reconcile_passes_all_arguments_and_writes_the_patch_and_the_statu
         return note(lamp=lamp, spec=spec, **more)
 
     fn = light if is_async else light_in_thread
-    webop.reconcile(Lamp, registry=registry, param=5)(fn)
-    given = await client.reconcile(
-        fn, LAMP, because=["changed"], indexes={"by_room": {"hall": []}}, registry=registry
-    )
+    webop.reconcile(Lamp, param=5)(fn)
+    given = await client.reconcile(fn, LAMP, because=["changed"], indexes={"by_room": {"hall": []}})
     assert given.phase == "On"
     names = {
         *("name", "namespace", "uid", "meta", "labels", "annotations", "body", "status", "logger"),
@@ -156,61 +141,45 @@ async def test_reconcile_passes_all_arguments_and_writes_the_patch_and_the_statu
 
 
 async def test_reconcile_returns_again_and_does_not_write_it() -> None:
-    registry, client = webop.OperatorRegistry(), FakeClient(PARENT)
+    client = FakeClient(PARENT)
 
+    @declare
     async def build(memo: webop.Memo, **_: Any) -> Any:
         memo["calls"] = memo.get("calls", 0) + 1
         return webop.again(after=10, reason=f"call {memo['calls']}")
 
-    declare(registry, build)
     before = await client.get("configmaps", "site", namespace="team")
-    found = [await client.reconcile(build, PARENT, registry=registry) for _ in range(2)]
+    found = [await client.reconcile(build, PARENT) for _ in range(2)]
     assert [one.reason for one in found] == ["call 1", "call 2"]
     assert await client.get("configmaps", "site", namespace="team") == before
 
 
 async def test_reconcile_raises_the_error_of_the_function_and_writes_its_patch() -> None:
-    registry, client = webop.OperatorRegistry(), FakeClient(PARENT)
+    client = FakeClient(PARENT)
 
+    @declare
     async def build(patch: webop.Patch, **_: Any) -> None:
         patch.metadata.annotations["tried"] = "yes"
         raise webop.TemporaryError("not yet", delay=90)
 
-    webop.reconcile("v1", "configmaps", registry=registry, timeout=30)(build)
+    webop.reconcile("v1", "configmaps", timeout=30)(build)
     with pytest.raises(webop.TemporaryError, match="not yet"):
-        await client.reconcile(build, PARENT, registry=registry)
+        await client.reconcile(build, PARENT)
     found = await client.get("configmaps", "site", namespace="team")
     assert found["metadata"]["annotations"] == {"tried": "yes"}
 
 
-async def test_a_pruned_child_is_gone_after_reconcile() -> None:
-    registry, client = webop.OperatorRegistry(), FakeClient(PARENT)
-
-    async def build(body: webop.Body, children: webop.Children, **_: Any) -> None:
-        for page in body["data"]["pages"].split():
-            await children.apply(build_page("site", page))
-        await children.prune()
-
-    declare(registry, build)
-    await client.reconcile(build, PARENT, registry=registry)
-    assert await client.get("secrets", "site-news", namespace="team")
-    await client.patch("configmaps", "site", {"data": {"pages": "home"}}, namespace="team")
-    await client.reconcile(build, PARENT, registry=registry)
-    with pytest.raises(webop.APINotFoundError):
-        await client.get("secrets", "site-news", namespace="team")
-
-
 async def test_reconcile_of_an_object_that_the_function_deletes_writes_nothing() -> None:
-    registry, client = webop.OperatorRegistry(), FakeClient(PARENT)
+    client = FakeClient(PARENT)
 
+    @declare
     async def build(
         client: webop.AsyncClient, patch: webop.Patch, name: str, namespace: str, **_: Any
     ) -> None:
         patch.metadata.labels["a"] = "b"
         await client.delete("configmaps", name, namespace=namespace)
 
-    declare(registry, build)
-    await client.reconcile(build, PARENT, registry=registry)
+    await client.reconcile(build, PARENT)
 
 
 def test_a_kind_cannot_be_owned_and_formerly_owned() -> None:
@@ -220,11 +189,8 @@ def test_a_kind_cannot_be_owned_and_formerly_owned() -> None:
 
 
 async def test_a_kind_that_is_not_owned_is_refused_instead_of_being_empty() -> None:
-    registry, client = webop.OperatorRegistry(), FakeClient(PARENT)
-
-    async def build(**_: Any) -> None: ...
-
-    children: Any = await client.children(PARENT, declare(registry, build), registry=registry)
+    client = FakeClient(PARENT)
+    children: Any = await client.children(PARENT, declare(do_nothing))
     calls = children.get("pods", "a"), children.list("pods"), children.ready("pods")
     for call in (*calls, children.delete("pods", "a")):
         with pytest.raises(webop.ConfigurationError, match="not in owns= of"):
@@ -238,27 +204,136 @@ class Key(webop.Struct):
 
 
 async def test_models_can_be_parts_of_a_child_and_what_json_lacks_is_named() -> None:
-    registry, client = webop.OperatorRegistry(), FakeClient(PARENT)
-
-    async def build(**_: Any) -> None: ...
-
-    children: Any = await client.children(PARENT, declare(registry, build), registry=registry)
+    client = FakeClient(PARENT)
+    children: Any = await client.children(PARENT, declare(do_nothing))
     page = build_page("site", "home")
     await children.apply({**page, "stringData": Key(value="x")})
     found = await client.get("secrets", "site-home", namespace="team")
     assert list(found["stringData"] if "stringData" in found else found["data"]) == ["value"]
+    await children.apply(
+        {**page, "metadata": webop.Metadata(name="b"), "stringData": {8080: "web"}}
+    )
+    assert await client.get("secrets", "b", namespace="team")
     with pytest.raises(ValueError, match=r"stringData\.page"):
         await children.apply({**page, "stringData": {"page": {1, 2}}})
 
 
 async def test_an_apply_that_changes_nothing_is_no_write_even_if_the_same_was_not_known() -> None:
-    registry, client = webop.OperatorRegistry(), FakeClient(PARENT)
+    client = FakeClient(PARENT)
     seen: list[bool] = []
 
+    @declare
     async def build(children: webop.Children, **_: Any) -> None:
         seen.append(bool(await children.apply(build_page("site", "home"))))
 
-    declare(registry, build)
     for _ in range(2):
-        await client.reconcile(build, PARENT, registry=registry)
+        await client.reconcile(build, PARENT)
     assert seen == [True, False]
+
+
+# ---- odd arguments
+
+PLACE: Json = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "place"}}
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+async def test_a_value_that_json_does_not_have_is_refused_and_not_written_as_null(
+    value: float,
+) -> None:
+    client = FakeClient(PARENT)
+
+    @webop.reconcile("v1", "configmaps", owns=["deployments.apps"])
+    async def build(children: webop.Children, **_: Any) -> None:
+        template: Json = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": []}}
+        spec = {"replicas": value, "selector": {"matchLabels": {"a": "b"}}, "template": template}
+        metadata = {"name": "a"}
+        await children.apply(
+            {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec}
+        )
+
+    with pytest.raises(ValueError, match=r"JSON"):
+        await client.reconcile(build, PARENT)
+
+
+async def test_a_child_of_an_object_without_a_namespace_is_not_said_to_be_absent() -> None:
+    client = FakeClient(PLACE)
+    results: list[Any] = []
+
+    @webop.reconcile("v1", "namespaces", owns=["secrets"])
+    async def build(children: webop.Children, **_: Any) -> None:
+        child = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "a"}}
+        await children.apply(child, namespace="place")
+        names = [one["metadata"]["name"] for one in await children.list("secrets")]
+        results.extend([await children.delete("secrets", name) for name in names])
+
+    try:
+        await client.reconcile(build, PLACE)
+    except webop.ConfigurationError:
+        return
+    assert results == [True]
+
+
+def build_version(name: str, *, is_stored: bool) -> Json:
+    loose = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    schema = {"openAPIV3Schema": {"type": "object", "properties": {"spec": loose}}}
+    return {"name": name, "served": True, "storage": is_stored, "schema": schema}
+
+
+BOXES: Json = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "boxes.webop.dev"},
+    "spec": {
+        "group": "webop.dev",
+        "scope": "Namespaced",
+        "names": {"plural": "boxes", "kind": "Box"},
+        "versions": [
+            build_version("v1", is_stored=True),
+            build_version("v1beta1", is_stored=False),
+        ],
+    },
+}
+
+
+async def test_children_of_an_owned_version_are_listed_by_the_name_of_their_kind() -> None:
+    client = FakeClient(BOXES, PARENT)
+    seen: list[Any] = []
+
+    @webop.reconcile("v1", "configmaps", owns=["boxes.v1beta1.webop.dev"])
+    async def build(children: webop.Children, **_: Any) -> None:
+        child = {"apiVersion": "webop.dev/v1beta1", "kind": "Box", "metadata": {"name": "a"}}
+        await children.apply(child)
+        seen.extend(await children.list("boxes.webop.dev"))
+
+    await client.reconcile(build, PARENT)
+    assert [one["metadata"]["name"] for one in seen] == ["a"]
+
+
+class Colours(webop.Struct):
+    first: str = "red"
+    second: str = "blue"
+
+
+@webop.resource("webop.dev", "v1")
+class Box(webop.Model):
+    spec: Colours = Colours()
+
+
+@pytest.mark.parametrize("is_mapping", [False, True])
+async def test_a_model_in_a_mapping_takes_no_more_fields_than_alone(*, is_mapping: bool) -> None:
+    """A user has set a field that the model does not say: it has the default."""
+    client = FakeClient(Box, PARENT)
+    colours = iter(["green", "black"])
+
+    @webop.reconcile("v1", "configmaps", owns=[Box])
+    async def build(children: webop.Children, **_: Any) -> None:
+        spec = Colours(second=next(colours))
+        body = {"apiVersion": "webop.dev/v1", "kind": "Box", "metadata": {"name": "a"}}
+        box = Box(metadata=webop.Metadata(name="a"), spec=spec)
+        await children.apply({**body, "spec": spec} if is_mapping else box)
+
+    await client.reconcile(build, PARENT)
+    await client.patch(Box, "a", {"spec": {"first": "pink"}}, namespace="team")
+    await client.reconcile(build, PARENT)
+    found = await client.get(Box, "a", namespace="team")
+    assert (found.spec.first, found.spec.second) == ("pink", "black")

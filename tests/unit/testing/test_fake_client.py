@@ -10,6 +10,7 @@ import pydantic
 import pytest
 
 import webop
+from tests.kit.lamps import Lamp, build_lamp
 from tests.kit.waiting import eventually
 from webop.testing import FakeClient
 
@@ -19,26 +20,6 @@ MAP: dict[str, Any] = {
     "metadata": {"name": "one", "namespace": "team"},
     "data": {"a": "1"},
 }
-
-
-class PumpSpec(webop.Struct):
-    size: int = 1
-
-
-class PumpStatus(webop.Struct):
-    phase: str | None = None
-    conditions: webop.Conditions = webop.Conditions()
-
-
-@webop.resource("pumps.webop.dev", "v1")
-class Pump(webop.Model):
-    spec: PumpSpec
-    status: PumpStatus = PumpStatus()
-
-
-def build_pump(**status: Any) -> Pump:
-    metadata = webop.Metadata(name="one")
-    return Pump(metadata=metadata, spec=PumpSpec(), status=PumpStatus(**status))
 
 
 def build_deployment(**spec: Any) -> dict[str, Any]:
@@ -53,37 +34,27 @@ def build_deployment(**spec: Any) -> dict[str, Any]:
     }
 
 
-def test_sync_functions_in_sync_tests_use_the_sync_client() -> None:
-    def count(client: webop.SyncClient) -> None:
-        data = client.get("configmaps", "one", namespace="team")["data"]
-        client.patch("configmaps", "one", {"data": {"b": data["a"]}}, namespace="team")
-
-    client = FakeClient(MAP)
-    count(client.sync)
-    assert client.sync.get("configmaps", "one", namespace="team")["data"] == {"a": "1", "b": "1"}
-
-
 async def test_sync_and_async_functions_see_the_same_objects() -> None:
-    client = FakeClient(Pump, build_pump())
+    client = FakeClient(Lamp, build_lamp())
     waiting = asyncio.create_task(
-        client.wait_for(Pump, "one", "Ready", namespace="default", timeout=20)
+        client.wait_for(Lamp, "one", "Ready", namespace="default", timeout=20)
     )
     await asyncio.sleep(0)
 
     def be_ready(sync: webop.SyncClient) -> None:
-        pump = sync.get(Pump, "one", namespace="default")
-        pump.status.conditions.set("Ready", True, "Started")
-        status = {"conditions": pump.status.conditions.model_dump(mode="json")}
+        lamp = sync.get(Lamp, "one", namespace="default")
+        lamp.status.conditions.set("Ready", True, "Started")
+        status = {"conditions": lamp.status.conditions.model_dump(mode="json")}
         patch = {"status": status}
-        sync.patch(Pump, "one", patch, namespace="default", subresource="status")
+        sync.patch(Lamp, "one", patch, namespace="default", subresource="status")
 
     await asyncio.to_thread(be_ready, client.sync)
     assert (await waiting).status.conditions
 
 
 async def test_given_objects_keep_their_status() -> None:
-    client = FakeClient(Pump, build_pump(phase="Running"))
-    assert (await client.get(Pump, "one", namespace="default")).status.phase == "Running"
+    client = FakeClient(Lamp, build_lamp(phase="Running"))
+    assert (await client.get(Lamp, "one", namespace="default")).status.phase == "Running"
     assert (await client.get("namespaces", "default"))["status"] == {"phase": "Active"}
 
 
@@ -131,7 +102,7 @@ async def test_a_dry_client_stores_nothing() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ([build_pump()], "There is no kind pumps.webop.dev/v1 Pump"),
+        ([build_lamp()], "There is no kind lamps.webop.dev/v1 Lamp"),
         ([MAP, MAP], 'cannot exist at the start: configmaps "one" already exists'),
         ([{"kind": "ConfigMap"}], "apiVersion"),
     ],
@@ -144,20 +115,6 @@ def test_what_cannot_exist_at_the_start_is_refused(given: list[Any], message: st
 async def test_the_namespace_of_given_objects_exists_without_any() -> None:
     client = FakeClient(namespace="team")
     assert await client.create({**MAP, "metadata": {"name": "two"}}, namespace="team")
-
-
-async def test_two_versions_of_one_kind_are_accepted() -> None:
-    @webop.resource("disks.webop.dev", "v1", kind="Disk", stored=False)
-    class DiskV1(webop.Model):
-        spec: PumpSpec
-
-    @webop.resource("disks.webop.dev", "v2", kind="Disk")
-    class DiskV2(webop.Model):
-        spec: PumpSpec
-
-    disk = DiskV2(metadata=webop.Metadata(name="one"), spec=PumpSpec())
-    client = FakeClient(DiskV1, DiskV2, disk)
-    assert (await client.get(DiskV2, "one", namespace="default")).spec.size == 1
 
 
 async def test_an_object_that_does_not_fit_is_named() -> None:
@@ -218,24 +175,24 @@ POD: dict[str, Any] = {
 
 
 async def test_changes_are_seen_and_objects_are_replaced() -> None:
-    client, seen = FakeClient(Pump, build_pump()), list[tuple[str, int]]()
+    client, seen = FakeClient(Lamp, build_lamp()), list[tuple[str, int]]()
     listed = asyncio.Event()
 
     async def follow() -> None:
-        async for change in client.watch(Pump, namespace="default", on_listed=listed.set):
-            seen.append((change.type, change.object.spec.size))
+        async for change in client.watch(Lamp, namespace="default", on_listed=listed.set):
+            seen.append((change.type, change.object.spec.watts))
 
     task = asyncio.create_task(follow())
     await listed.wait()
-    pump = await client.get(Pump, "one", namespace="default")
-    pump.spec.size = 2
-    replaced = await client.replace(pump)
-    assert replaced.spec.size == 2
+    lamp = await client.get(Lamp, "one", namespace="default")
+    lamp.spec.watts = 2
+    replaced = await client.replace(lamp)
+    assert replaced.spec.watts == 2
     with pytest.raises(webop.APIConflictError):
-        await client.replace(pump)
-    await client.delete(Pump, "one", namespace="default")
+        await client.replace(lamp)
+    await client.delete(Lamp, "one", namespace="default")
     await eventually(lambda: len(seen) == 3)
-    assert seen == [("ADDED", 1), ("MODIFIED", 2), ("DELETED", 2)]
+    assert seen == [("ADDED", 5), ("MODIFIED", 2), ("DELETED", 2)]
     task.cancel()
 
 
@@ -273,6 +230,8 @@ def test_the_sync_client_returns_lists_and_has_no_watch() -> None:
     client.write_log("web-0", "one\ntwo", namespace="team")
     sync = client.sync
     assert sync.logs("web-0", namespace="team", follow=True) == ["one", "two"]
+    sync.patch("configmaps", "one", {"data": {"b": "1"}}, namespace="team")
     (found,) = sync.list("configmaps", namespace="team")
+    assert found["data"] == {"a": "1", "b": "1"}
     assert sync.replace({**found, "data": {"b": "2"}})["data"] == {"b": "2"}
     assert not hasattr(sync, "watch")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import webop
+from tests.kit.lamps import Lamp, build_lamp
 from webop.testing import Clock, FakeClient
 
 START = dt.datetime(2026, 1, 31, 12, tzinfo=dt.UTC)
@@ -21,23 +22,6 @@ SITE: dict[str, Any] = {
 }
 
 
-class BulbSpec(webop.Struct):
-    watts: int = 5
-
-
-class BulbStatus(webop.Struct):
-    conditions: webop.Conditions = webop.Conditions()
-
-
-@webop.resource("bulbs.webop.dev", "v1")
-class Bulb(webop.Model):
-    spec: BulbSpec = BulbSpec()
-    status: BulbStatus = BulbStatus()
-
-
-BULB = Bulb(metadata=webop.Metadata(name="one"))
-
-
 def is_now(moment: dt.datetime) -> bool:
     return abs(dt.datetime.now(dt.UTC) - moment) < dt.timedelta(minutes=1)
 
@@ -46,24 +30,24 @@ def is_now(moment: dt.datetime) -> bool:
 async def test_reconcilers_and_their_conditions_have_the_time_of_the_client(
     is_async: bool,
 ) -> None:
-    registry, client = webop.OperatorRegistry(), FakeClient(Bulb, BULB, now=START)
+    registry, client = webop.OperatorRegistry(), FakeClient(Lamp, build_lamp(), now=START)
     seen: list[dt.datetime] = []
 
-    def switch(bulb: Bulb, patch: webop.Patch, **_: Any) -> None:
+    def switch(lamp: Lamp, patch: webop.Patch, **_: Any) -> None:
         seen.append(webop.now())
-        patch.status.set_condition("On", not bulb.status.conditions.is_true("On"), reason="Switch")
+        patch.status.set_condition("On", not lamp.status.conditions.is_true("On"), reason="Switch")
 
-    async def call_switch(bulb: Bulb, **arguments: Any) -> None:
-        await asyncio.to_thread(switch, bulb, **arguments)
+    async def call_switch(lamp: Lamp, **arguments: Any) -> None:
+        await asyncio.to_thread(switch, lamp, **arguments)
 
     fn = call_switch if is_async else switch
-    webop.reconcile(Bulb, registry=registry)(fn)
+    webop.reconcile(Lamp, registry=registry)(fn)
     for moment in (START, START + dt.timedelta(days=1, hours=2, minutes=3, seconds=4)):
         client.clock.now = moment
-        await client.reconcile(fn, BULB, registry=registry)
+        await client.reconcile(fn, build_lamp(), registry=registry)
         assert seen.pop() == moment
-        bulb = await client.get(Bulb, "one", namespace="default")
-        [condition] = bulb.status.conditions
+        lamp = await client.get(Lamp, "one", namespace="default")
+        [condition] = lamp.status.conditions
         assert condition.last_transition_time == moment
     assert is_now(webop.now())
 
@@ -75,6 +59,9 @@ async def test_in_a_block_the_time_is_that_of_the_client() -> None:
             assert webop.now() == START - dt.timedelta(days=1)
         client.clock.now = START + dt.timedelta(days=1)
         assert webop.now() == START + dt.timedelta(days=1)
+    assert is_now(webop.now())
+    with client, client:  # also if it is entered twice
+        pass
     assert is_now(webop.now())
 
 

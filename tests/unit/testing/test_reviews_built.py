@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 import webop
-from webop.admission.review import parse_review
+from tests.kit.rows import rows
 from webop.errors import ConfigurationError
 from webop.testing import review
 
@@ -24,24 +24,21 @@ EXEC: Json = {"apiVersion": "v1", "kind": "PodExecOptions", "command": ["ls"]}
 
 
 def test_a_creation_is_as_api_servers_send_it() -> None:
-    built = review(OBJECT, uid="u1")
-    assert built == {
+    kind = {"group": "example.com", "version": "v1", "kind": "Parcel"}
+    resource = {"group": "example.com", "version": "v1", "resource": "parcels"}
+    assert review(OBJECT, uid="u1") == {
         "kind": "AdmissionReview",
         "apiVersion": "admission.k8s.io/v1",
         "request": {
             "uid": "u1",
-            "kind": {"group": "example.com", "version": "v1", "kind": "Parcel"},
-            "resource": {"group": "example.com", "version": "v1", "resource": "parcels"},
-            "requestKind": {"group": "example.com", "version": "v1", "kind": "Parcel"},
-            "requestResource": {"group": "example.com", "version": "v1", "resource": "parcels"},
+            "kind": kind,
+            "resource": resource,
+            "requestKind": kind,
+            "requestResource": resource,
             "name": "one",
             "namespace": "here",
             "operation": "CREATE",
-            "userInfo": {
-                "username": "admin",
-                "uid": "admin",
-                "groups": ["system:masters", "system:authenticated"],
-            },
+            "userInfo": {**ADMIN, "groups": ["system:masters", ALL]},
             "object": OBJECT,
             "oldObject": None,
             "dryRun": False,
@@ -50,7 +47,7 @@ def test_a_creation_is_as_api_servers_send_it() -> None:
     }
 
 
-@pytest.mark.parametrize(
+@rows(
     ("new", "old", "options", "operation", "expected"),
     [
         (OBJECT, None, {}, "CREATE", (OBJECT, None)),
@@ -66,13 +63,8 @@ def test_the_operation_is_deduced_from_the_objects(
     request = review(new, old, **options)["request"]
     assert request["operation"] == operation
     assert (request["object"], request["oldObject"]) == expected
-    kinds = {
-        "CREATE": "CreateOptions",
-        "UPDATE": "UpdateOptions",
-        "DELETE": "DeleteOptions",
-        "CONNECT": None,
-    }
-    assert (request["options"] or {}).get("kind") == kinds[operation]
+    kind = None if operation == "CONNECT" else f"{operation.capitalize()}Options"
+    assert (request["options"] or {}).get("kind") == kind
 
 
 def test_the_review_of_a_dry_run_says_so_twice() -> None:
@@ -82,18 +74,16 @@ def test_the_review_of_a_dry_run_says_so_twice() -> None:
     assert request["options"]["fieldManager"] == "x"
 
 
-@pytest.mark.parametrize(
+ALL, ME = "system:authenticated", {"username": "me", "uid": "me"}
+ADMIN = {"username": "admin", "uid": "admin"}
+
+
+@rows(
     ("options", "expected"),
     [
-        ({"user": "me"}, {"username": "me", "uid": "me", "groups": ["system:authenticated"]}),
-        (
-            {"user": "me", "groups": ["devs"]},
-            {"username": "me", "uid": "me", "groups": ["devs", "system:authenticated"]},
-        ),
-        (
-            {"groups": ["devs"]},
-            {"username": "admin", "uid": "admin", "groups": ["devs", "system:authenticated"]},
-        ),
+        ({"user": "me"}, {**ME, "groups": [ALL]}),
+        ({"user": "me", "groups": ["devs"]}, {**ME, "groups": ["devs", ALL]}),
+        ({"groups": ["devs"]}, {**ADMIN, "groups": ["devs", ALL]}),
         ({"user": {"username": "x", "extra": {"a": ["b"]}}}, None),
         ({"user": {"username": "x"}, "groups": ["g"]}, {"username": "x", "groups": ["g"]}),
     ],
@@ -113,15 +103,9 @@ def test_a_subresource_can_be_of_another_kind_than_its_resource() -> None:
 
 
 def test_a_connection_needs_no_object_and_takes_the_name_from_the_options() -> None:
-    pods = webop.Resource("", "v1", "pods")
-    request = review(
-        operation="CONNECT",
-        resource=pods,
-        kind="PodProxyOptions",
-        subresource="proxy",
-        name="p",
-        namespace="ns",
-    )["request"]
+    place: Json = {"resource": webop.Resource("", "v1", "pods"), "subresource": "proxy"}
+    named: Json = {"kind": "PodProxyOptions", "name": "p", "namespace": "ns"}
+    request = review(operation="CONNECT", **place, **named)["request"]
     assert request["kind"] == {"group": "", "version": "v1", "kind": "PodProxyOptions"}
     assert (request["name"], request["namespace"]) == ("p", "ns")
     assert request["object"] is None
@@ -136,11 +120,6 @@ def test_objects_may_be_views_and_are_copied() -> None:
     request["object"]["metadata"]["name"] = "other"
     assert body["metadata"]["name"] == "one"
     orjson.dumps(built)
-
-
-def test_reviews_pass_the_operators_own_check() -> None:
-    for new, old in ((OBJECT, None), (OBJECT, OBJECT), (None, OBJECT)):
-        assert parse_review(review(new, old)).plural == "parcels"
 
 
 @pytest.mark.parametrize(
@@ -163,18 +142,13 @@ def test_a_misspelt_option_is_told_of() -> None:
         review(OBJECT, dryrun=True)  # type: ignore[call-arg]
 
 
-@pytest.mark.parametrize(
+@rows(
     ("kind", "plural"),
     [
-        ("Pod", "pods"),
-        ("Ingress", "ingresses"),
-        ("StorageClass", "storageclasses"),
-        ("NetworkPolicy", "networkpolicies"),
-        ("Gateway", "gateways"),
+        *(("Pod", "pods"), ("Ingress", "ingresses"), ("StorageClass", "storageclasses")),
+        *(("NetworkPolicy", "networkpolicies"), ("Gateway", "gateways"), ("Box", "boxes")),
+        *(("EphemeralVolumeClaim", "ephemeralvolumeclaims"), ("Patch", "patches")),
         ("Endpoints", "endpoints"),
-        ("EphemeralVolumeClaim", "ephemeralvolumeclaims"),
-        ("Box", "boxes"),
-        ("Patch", "patches"),
     ],
 )
 def test_plurals_are_those_that_generators_of_kinds_make(kind: str, plural: str) -> None:

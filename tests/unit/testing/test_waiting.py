@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 import webop
+from tests.kit.rows import rows
 from webop.testing import OperatorRunner, eventually
 
 NOT_YET: list[Any] = [None, False, 0, "", {}, []]
@@ -28,56 +29,49 @@ def build_condition(*results: Any) -> Callable[[], Any]:
     return condition
 
 
-@pytest.mark.parametrize("value", NOT_YET)
+@rows("value", NOT_YET)
 def test_the_first_true_value_is_returned(value: Any) -> None:
     assert eventually(build_condition(value, "yes", "no")) == "yes"
 
 
-@pytest.mark.parametrize("error", [KeyError("status"), AssertionError("x"), OSError("refused")])
+@rows("error", [KeyError("status"), AssertionError("x"), OSError("refused")])
 def test_exceptions_mean_not_yet(error: Exception) -> None:
     assert eventually(build_condition(error, 5)) == 5
+
+
+PREFIX = "Not true after 0 s: the pod is up. The last attempt"
+
+
+@rows(
+    ("result", "message"),
+    [
+        (None, f"{PREFIX} returned None."),
+        ({}, f"{PREFIX} returned {{}}."),
+        (KeyError("status"), f"{PREFIX} raised KeyError: 'status'"),
+    ],
+)
+@rows("is_async", [True, False])
+async def test_the_failure_tells_what_it_was_at_last(
+    is_async: bool, result: Any, message: str
+) -> None:
+    condition = build_condition(*[result] * 9)
+
+    async def look() -> Any:
+        return condition()
+
+    failing: Any = look if is_async else condition
+    with pytest.raises(AssertionError, match=re.escape(message)) as caught:
+        await eventually(failing, "the pod is up", timeout=0)
+    assert caught.value.__cause__ is (result if isinstance(result, Exception) else None)
 
 
 async def test_conditions_can_be_async() -> None:
     condition = build_condition(None, KeyError("status"), {"a": 1})
 
-    async def look() -> dict[str, int] | None:
-        found: dict[str, int] | None = condition()
-        return found
+    async def look() -> Any:
+        return condition()
 
     assert await eventually(look) == {"a": 1}
-    with pytest.raises(
-        AssertionError, match=r"Not true after 0 s: It\. The last attempt returned None"
-    ):
-        await eventually(build_async(None), "It", timeout=0)
-    with pytest.raises(AssertionError, match=r"The last attempt raised KeyError: 'x'"):
-        await eventually(build_async(KeyError("x")), timeout=0)
-
-
-def build_async(result: Any) -> Callable[[], Awaitable[Any]]:
-    async def condition() -> Any:
-        if isinstance(result, Exception):
-            raise result
-        return result
-
-    return condition
-
-
-@pytest.mark.parametrize(
-    ("result", "message"),
-    [
-        (None, "Not true after 0 s: the pod is up. The last attempt returned None."),
-        ({}, "Not true after 0 s: the pod is up. The last attempt returned {}."),
-        (
-            KeyError("status"),
-            "Not true after 0 s: the pod is up. The last attempt raised KeyError: 'statu",
-        ),
-    ],
-)
-def test_the_failure_tells_what_it_was_at_last(result: Any, message: str) -> None:
-    with pytest.raises(AssertionError, match=re.escape(message)) as caught:
-        eventually(build_condition(*[result] * 9), "the pod is up", timeout=0)
-    assert caught.value.__cause__ is (result if isinstance(result, Exception) else None)
 
 
 async def test_an_async_condition_that_hangs_does_not_hang_the_test() -> None:

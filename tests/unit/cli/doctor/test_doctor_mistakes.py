@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.testing import Result
 
 from tests.kit.cli_runner import invoke
 from tests.kit.exec_plugins import write_kubeconfig
@@ -19,27 +21,33 @@ def fn(nam, **_): ...
 """
 
 
+@pytest.fixture
+def examine(tmp_path: Path) -> Callable[..., Result]:
+    """Runs the doctor on a file with some code; no cluster answers."""
+
+    def examine(code: str, *args: str, color: bool = False, **variables: str) -> Result:
+        path = tmp_path / "handlers.py"
+        path.write_text(code)
+        kubeconfig = write_kubeconfig(tmp_path, "http://127.0.0.1:1")
+        env = {"KUBECONFIG": kubeconfig, **variables}
+        return invoke("doctor", *args, str(path), env=env, color=color)
+
+    return examine
+
+
 @pytest.mark.parametrize("startup", ["", "webop.on.startup(id='one')(lambda **_: None)"])
 def test_handlers_that_cannot_be_called_are_told_without_a_traceback(
-    tmp_path: Path, startup: str
+    examine: Callable[..., Result], startup: str
 ) -> None:
-    path = tmp_path / "handlers.py"
-    path.write_text(OPERATOR.format(startup=startup))
-    result = invoke(
-        "doctor", str(path), env={"KUBECONFIG": write_kubeconfig(tmp_path, "http://127.0.0.1:1")}
-    )
+    result = examine(OPERATOR.format(startup=startup))
     assert result.output.startswith("Error: The handler fn() requires 'nam', but create handlers")
     assert result.exit_code == 1
 
 
 def test_the_last_error_of_a_startup_handler_that_is_tried_again_is_reported(
-    tmp_path: Path,
+    examine: Callable[..., Result],
 ) -> None:
-    path = tmp_path / "handlers.py"
-    path.write_text("import webop\n@webop.on.startup()\ndef f(client, **_): client.list('pods')\n")
-    result = invoke(
-        "doctor", str(path), env={"KUBECONFIG": write_kubeconfig(tmp_path, "http://127.0.0.1:1")}
-    )
+    result = examine("import webop\n@webop.on.startup()\ndef f(client, **_): client.list('pods')\n")
     assert "did not end within 10 s; the last error: " in result.output
     assert "Startup handlers have no client here." in result.stdout
     wait_until(  # it is not called again by anybody
@@ -47,29 +55,31 @@ def test_the_last_error_of_a_startup_handler_that_is_tried_again_is_reported(
     )
 
 
-def test_cleanup_handlers_run_in_the_event_loop_of_the_startup_handlers(tmp_path: Path) -> None:
-    path, trace = tmp_path / "handlers.py", tmp_path / "trace"
-    path.write_text(
-        "import pathlib, webop\n"
-        "from asyncio import get_running_loop\n"
-        "@webop.on.startup()\nasync def start(memo, **_): memo.loop = get_running_loop()\n"
-        "@webop.on.cleanup()\nasync def end(memo, **_):\n"
-        f"    pathlib.Path({str(trace)!r}).write_text(str(memo.loop is get_running_loop()))\n"
-    )
-    invoke(
-        "doctor", str(path), env={"KUBECONFIG": write_kubeconfig(tmp_path, "http://127.0.0.1:1")}
-    )
-    assert trace.read_text() == "True"
+LOOPS = """
+import asyncio, click, webop
+
+@webop.on.startup()
+async def start(memo, **_):
+    memo.loop = asyncio.get_running_loop()
+
+@webop.on.cleanup()
+async def end(memo, **_):
+    print("one loop:", memo.loop is asyncio.get_running_loop())
+"""
+
+
+def test_cleanup_handlers_run_in_the_event_loop_of_the_startup_handlers(
+    examine: Callable[..., Result],
+) -> None:
+    assert "one loop: True" in examine(LOOPS).output
 
 
 @pytest.mark.parametrize(("variables", "has_colours"), [({}, True), ({"NO_COLOR": "1"}, False)])
 def test_no_color_turns_the_colours_of_a_terminal_off(
-    tmp_path: Path, variables: dict[str, str], has_colours: bool
+    examine: Callable[..., Result], variables: dict[str, str], has_colours: bool
 ) -> None:
-    path = tmp_path / "handlers.py"
-    path.write_text("import webop\n@webop.on.startup()\ndef fn(**_): 1/0\n")
-    env = {"KUBECONFIG": write_kubeconfig(tmp_path, "http://127.0.0.1:1"), **variables}
-    result = invoke("doctor", "--no-startup", str(path), env=env, color=True)
+    code = "import webop\n@webop.on.startup()\ndef fn(**_): 1/0\n"
+    result = examine(code, "--no-startup", color=True, **variables)
     assert ("\x1b[" in result.stdout) is has_colours
 
 

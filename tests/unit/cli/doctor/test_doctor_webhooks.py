@@ -7,15 +7,13 @@ import datetime as dt
 import json
 from typing import Any
 
-import pytest
-
 import webop
+from tests.kit.rows import rows
 from webop.cli.doctor.reachability import (
     DryRun,
     Target,
     Webhook,
     build_creation,
-    build_update,
     check_bundle,
     judge,
     list_targets,
@@ -45,7 +43,7 @@ DEPLOYMENTS = build_kind("apps", "deployments")
 EVERYTHING = [build_kind("", "bindings"), PODS, NODES, DEPLOYMENTS]
 
 
-@pytest.mark.parametrize(
+@rows(
     ("rule", "targets"),
     [
         ({"resources": ["pods"]}, [(PODS, None, True, True)]),
@@ -72,15 +70,6 @@ def test_rules_are_brought_to_what_is_in_the_cluster(rule: Json, targets: list[T
     assert list(list_targets({"name": "x", "rules": rules}, EVERYTHING)) == targets
 
 
-def test_an_update_changes_an_annotation_only() -> None:
-    body = {"metadata": {"name": "one", "namespace": "ns"}, "spec": {"x": 1}}
-    patch = b'{"metadata":{"annotations":{"webop.dev/doctor":"probe"}}}'
-    path = "/api/v1/namespaces/ns/pods/one"
-    assert build_update(PODS, None, body) == ("PATCH", path, patch, "an UPDATE of pods ns/one")
-    said = "an UPDATE of pods/status ns/one"
-    assert build_update(PODS, "status", body) == ("PATCH", f"{path}/status", patch, said)
-
-
 def test_a_new_object_is_made_like_one_that_is_there_with_the_labels_that_are_asked_for() -> None:
     own = {"uid": "u", "resourceVersion": "1", "finalizers": ["x"]}
     metadata = {"name": "one", "labels": {"a": "1"}, **own}
@@ -100,7 +89,7 @@ def express(operator: str, *values: str) -> Json:
     return {"key": "a", "operator": operator, "values": list(values)}
 
 
-@pytest.mark.parametrize(
+@rows(
     ("selector", "query", "labels"),
     [
         (None, "", {}),
@@ -132,10 +121,7 @@ def build_error(text: str, status: int = 500) -> APIStatusError:
 
 
 ALLOWED, DENIED = DryRun("a CREATE"), DryRun("a CREATE", "check.auto")
-UNCALLED = (
-    'Internal error occurred: failed calling webhook "check.auto": failed to call webhook: '
-    'Post "https://h/x": EOF'
-)
+UNCALLED = 'failed calling webhook "check.auto": failed to call webhook: Post "https://h/x": EOF'
 BUSY = (
     "Webhook 'check' is busy with 100 calls, which is the limit (settings.admission.max_calls); "
     "try again."
@@ -143,7 +129,7 @@ BUSY = (
 FORBIDDEN = "Cannot create patients: HTTP 403: it is forbidden"
 
 
-@pytest.mark.parametrize(
+@rows(
     ("error", "answer"),
     [
         (build_error('admission webhook "check.auto" denied the request: No.', 403), DENIED),
@@ -160,24 +146,19 @@ def test_an_answer_is_read(error: APIError, answer: DryRun) -> None:
     assert parse_error("a CREATE", error) == answer
 
 
-@pytest.mark.parametrize(
+@rows(
     ("reason", "what"),
     [
         ("dial tcp 10.0.0.1:443: connect: connection refused", "no server listens"),
-        (
-            "tls: failed to verify certificate: x509: certificate signed by unknown authority",
-            "does not trust",
-        ),
+        ("tls: x509: certificate signed by unknown authority", "does not trust"),
         ("x509: certificate has expired or is not yet valid: current time ...", "has expired"),
         ("x509: certificate is valid for a.ns.svc, not b.ns.svc", "for another name"),
         ("x509: cannot validate 127.0.0.1: it doesn't contain any IP SANs", "for another name"),
-        ("x509: certificate is not valid for any names, but wanted to match b", "another name"),
         ('no endpoints available for service "hooks"', "no pod"),
         ('service "hooks" not found', "does not exist"),
         ('no service port 443 found for service "hooks"', "no such port"),
         ("dial tcp: lookup nowhere on 10.0.0.10:53: no such host", "cannot resolve"),
         ('Post "https://h": context deadline exceeded', "in time"),
-        ("dial tcp 10.0.0.1:443: i/o timeout", "in time"),
         ("the server could not find the requested resource", "404"),
         ("There is no webhook 'check'; known: none.", "does not serve"),
         ("The review is too large: 8000000 bytes or more; the limit is 7340032.", "too large"),
@@ -203,10 +184,11 @@ def test_reasons_are_classified_with_a_remedy(reason: str, what: str) -> None:
 EXEMPTION = {"name": "x", "expression": 'request.userInfo.username != "operator"'}
 NEVER = {"name": "x", "expression": "false"}
 MUTATING = build_webhook(WebhookType.MUTATING)
+FOREIGN = "at another webhook, other: no server listens"
 REFUSED = "dial tcp [::1]:443: connect: connection refused"
 
 
-@pytest.mark.parametrize(
+@rows(
     ("webhook", "own", "level", "text"),
     [
         (build_webhook(), ALLOWED, "ok", "called by a CREATE"),
@@ -217,12 +199,7 @@ REFUSED = "dial tcp [::1]:443: connect: connection refused"
         (build_webhook(), DryRun("a CREATE", "other"), "note", "other denied"),
         (build_webhook(), DENIED._replace(reason=REFUSED), "failure", "no server listens"),
         (build_webhook(), DryRun("a CREATE", "other", "EOF"), "warning", "at another webhook"),
-        (
-            build_webhook(),
-            DryRun("a CREATE", "other", REFUSED),
-            "failure",
-            "at another webhook, other: no server listens",
-        ),
+        (build_webhook(), DryRun("a CREATE", "other", REFUSED), "failure", FOREIGN),
         # The schema is checked after the mutating webhooks, and before the validating ones.
         (MUTATING, DryRun("a CREATE", "", "bad", 422), "ok", "called"),
         (build_webhook(), DryRun("a CREATE", "", "bad", 422), "warning", "bad"),
@@ -233,8 +210,8 @@ REFUSED = "dial tcp [::1]:443: connect: connection refused"
 )
 def test_a_webhook_is_judged(webhook: Webhook, own: DryRun | str, level: str, text: str) -> None:
     answers = [own] if isinstance(own, DryRun) else []
-    is_foreign = text.startswith("at another webhook, other: no server")
-    finding = judge(webhook, own, answers, "admin", {"check.auto" if is_foreign else "other"})
+    served = {"check.auto" if text == FOREIGN else "other"}
+    finding = judge(webhook, own, answers, "admin", served)
     assert finding.level == level
     assert text in finding.text
     assert bool(finding.remedy) is (level in ("warning", "failure"))
@@ -246,11 +223,8 @@ def test_the_answer_to_another_request_counts_if_it_names_the_webhook() -> None:
     denied = DryRun("an UPDATE", "check.auto")
     assert judge(build_webhook(), ALLOWED, [ALLOWED, failed], None).level == "failure"
     assert judge(build_webhook(), "nothing", [denied], None).level == "ok"
-
-
-def test_the_one_who_is_exempted_learns_nothing() -> None:
-    webhook = build_webhook(matchConditions=[EXEMPTION])
-    assert judge(webhook, ALLOWED, [ALLOWED], "operator").level == "note"
+    exempting = build_webhook(matchConditions=[EXEMPTION])
+    assert judge(exempting, ALLOWED, [ALLOWED], "operator").level == "note"
 
 
 def make_bundle(*days: int) -> str:
@@ -258,7 +232,7 @@ def make_bundle(*days: int) -> str:
     return base64.b64encode(b"".join(pems)).decode()
 
 
-@pytest.mark.parametrize(
+@rows(
     ("days", "age", "level"),
     [
         ((3650,), 0, "ok"),
@@ -278,7 +252,7 @@ def test_a_bundle_is_judged_by_what_is_left_of_its_life(
     assert check_bundle(make_bundle(*days), now).level == level
 
 
-@pytest.mark.parametrize("bundle", ["no base64!", base64.b64encode(b"no PEM").decode()])
+@rows("bundle", ["no base64!", base64.b64encode(b"no PEM").decode()])
 def test_a_bundle_that_cannot_be_read_is_a_failure(bundle: str) -> None:
     finding = check_bundle(bundle, dt.datetime.now(dt.UTC))
     assert (finding.level, "cannot be read" in finding.text) == ("failure", True)

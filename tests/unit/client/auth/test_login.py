@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from tests.kit.httpx_client import connect
 from tests.kit.operators import build_settings
 from tests.kit.virtual_time import in_virtual_time
 from tests.kit.waiting import eventually
-from webop.client.auth.vault import ConnectionInfo
+from webop import ConnectionInfo
 from webop.errors import APIUnauthorizedError
 from webop.handlers.model import Activity
 from webop.runtime.authentication import Authenticator
@@ -68,19 +67,6 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PluginFolder:
     folder = PluginFolder(tmp_path)
     monkeypatch.setenv("KUBECONFIG", str(folder.kubeconfig))
     return folder
-
-
-@pytest.mark.feature("AUT-03")
-async def test_nobody_logs_in_before_the_cluster_is_needed() -> None:
-    calls = provide(build_info())
-    keeper = build_keeper()
-    task = asyncio.create_task(keeper.run(needs_cluster=lambda: False))
-    await asyncio.sleep(0)
-    assert not calls
-    keeper.wanted.set()
-    await keeper.logged_in.wait()
-    assert (await keeper.vault.get()).token == "t"
-    task.cancel()
 
 
 @pytest.mark.feature("AUT-18", "AUT-25")
@@ -143,22 +129,6 @@ async def test_logins_are_logged_by_one_logger_and_not_at_all_above_debugging(
         await keeper.vault.invalidate(await keeper.vault.get())
     found = {(record.name, record.levelno) for record in caplog.records}
     assert found == {(ACTIVITY, logging.DEBUG)}
-
-
-async def test_a_plugin_that_takes_its_time_does_not_hold_up_the_loop(plugin: PluginFolder) -> None:
-    plugin.write_script("sleep 0.4", f"cat {plugin.folder}/answer")
-    plugin.write_answer(token="t")
-    plugin.write_kubeconfig()
-    webop.on.login()(webop.login_with_kubeconfig)
-    keeper = build_keeper()
-    gaps: list[float] = []
-    async with keeping(keeper):
-        while not keeper.logged_in.is_set():
-            start = time.monotonic()
-            await asyncio.sleep(0.01)
-            gaps.append(time.monotonic() - start)
-    assert sum(gaps) > 0.35
-    assert max(gaps) < 0.35
 
 
 @pytest.mark.feature("AUT-17")

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from tests.kit.exec_plugins import build_kubeconfig, build_token
+from webop import ConnectionInfo
 from webop.client.auth.logins import (
     login_with_kubeconfig,
     login_with_service_account,
     read_service_account,
 )
-from webop.client.auth.vault import ConnectionInfo
 from webop.errors import LoginError
 
 logger = logging.getLogger("test")
@@ -28,31 +28,30 @@ def write(path: Path, config: object) -> Path:
     return path
 
 
-@pytest.mark.feature("AUT-22", "REF-18")
+@pytest.mark.feature("AUT-10", "AUT-22", "REF-18")
 def test_the_kubeconfig_is_found_by_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def log_in() -> str | None:
+        kwargs = {"logger": logger, "memo": object()}  # as for all handlers
+        info = login_with_service_account(**kwargs) or login_with_kubeconfig(**kwargs)
+        return None if info is None else info.token
+
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("KUBECONFIG", raising=False)
-    assert login_with_kubeconfig(logger=logger) is None
+    assert log_in() is None
 
     (tmp_path / ".kube").mkdir()
     write(tmp_path / ".kube/config", build_kubeconfig({"token": "home"}))
-    assert login_with_kubeconfig().token == "home"  # type: ignore[union-attr]
+    assert log_in() == "home"
 
     path = write(tmp_path / "other", build_kubeconfig({"token": "other"}))
     monkeypatch.setenv("KUBECONFIG", os.pathsep.join([str(tmp_path / "absent"), str(path)]))
-    assert login_with_kubeconfig().token == "other"  # type: ignore[union-attr]
+    assert log_in() == "other"
 
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "absent"))
     with pytest.raises(LoginError, match=r"no kubeconfig at .*absent"):
-        login_with_kubeconfig()
-
-
-def test_without_a_home_there_is_no_kubeconfig(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("KUBECONFIG", raising=False)
-    monkeypatch.setenv("HOME", "~")  # as if the user were unknown
-    assert login_with_kubeconfig() is None
+        log_in()
 
 
 @pytest.mark.feature("AUT-09", "AUT-23")
@@ -78,16 +77,6 @@ def test_a_service_account_is_read_from_its_files(
     assert read_service_account(tmp_path, environ) == ConnectionInfo(
         server=server, token="t", ca_path=tmp_path / "ca.crt", default_namespace="ns"
     )
-
-
-@pytest.mark.feature("AUT-10")
-def test_the_functions_combine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write(tmp_path / "config", build_kubeconfig({"token": "t"}))
-    monkeypatch.setenv("KUBECONFIG", str(path))
-    kwargs = {"logger": logger, "memo": object()}
-    info = login_with_service_account(**kwargs) or login_with_kubeconfig(**kwargs)
-    assert info is not None
-    assert info.token == "t"
 
 
 @pytest.mark.feature("AUT-09", "AUT-14")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
+import gzip
 import traceback
-import zlib
 from collections.abc import Callable
 
 import aiohttp
@@ -14,12 +13,10 @@ from aiohttp.test_utils import TestServer
 
 from tests.kit.client_options import Networking
 from tests.kit.faulty_cluster import PATH, FaultyCluster
-from tests.kit.scripted_server import ScriptedServer
+from tests.kit.scripted_server import ScriptedServer, answer_with, build_answer, playing
 from tests.unit.client.http.test_transport import FAULTS, check_memory, serving
+from webop import AiohttpSession, Vault
 from webop.client.api import Client
-from webop.client.auth.vault import AiohttpSession, Vault
-from webop.client.http.sessions import build_transport
-from webop.client.http.transport import Request
 from webop.errors import APIConnectionError, APINotFoundError
 
 
@@ -63,13 +60,8 @@ async def test_a_session_that_cannot_connect_says_why() -> None:
 
 
 async def test_a_proxy_that_refuses_is_told_without_its_password() -> None:
-    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 407 Who are you?\r\nContent-Length: 0\r\n\r\n")
-        writer.close()
-
-    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
-        place = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with playing(answer_with(build_answer(b"", status=407))) as proxy:
+        place = f"127.0.0.1:{proxy.port}"
         session = aiohttp.ClientSession(proxy=f"http://joe:hunter2@{place}")
         info = AiohttpSession(server="https://host", aiohttp_session=session)
         async with Client(Vault({"test": info}), Networking()) as client:
@@ -96,21 +88,7 @@ async def test_a_session_that_the_user_has_closed_says_so() -> None:
 
 
 async def test_compressed_answers_are_decompressed_once() -> None:
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        content = zlib.compress(b"content", wbits=31)
-        head = (
-            f"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: {len(content)}\r\n\r\n"
-        )
-        writer.write(head.encode() + content)
-        await writer.drain()
-        writer.close()
-
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
-        address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        info = AiohttpSession(server=address, aiohttp_session=aiohttp.ClientSession())
-        transport = build_transport(info)
-        received = await transport.send(Request("GET", "/", b""))
-        assert b"content-encoding" not in received.headers
-        assert await received.receive() == b"content"
-        await transport.aclose()
+    answer = build_answer(gzip.compress(b'{"a":1}'), "Content-Encoding: gzip")
+    session = aiohttp.ClientSession()
+    async with playing(answer_with(answer)) as server, connect(server, session) as client:
+        assert await client.request("GET", "/x") == {"a": 1}

@@ -13,7 +13,7 @@ import pytest
 
 from tests.kit.scripted_server import Connection, answer_with, build_answer, playing
 from tests.unit.client.http.test_http1 import echo
-from webop.client.auth.vault import ConnectionInfo
+from webop import ConnectionInfo
 from webop.errors import APIConnectionError
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -45,20 +45,6 @@ async def test_what_is_no_content_does_not_fill_the_memory(start: bytes, part: b
             await client.request("GET", "/x", timeout=60)
         await server.wait_for_closing()
     assert written < 20_000_000
-
-
-async def test_a_stream_lasts_however_many_small_chunks_it_has() -> None:
-    """The sizes of the chunks are no content either, but some comes in between."""
-
-    async def script(connection: Connection) -> None:
-        await connection.read()
-        await connection.write(CHUNKED)
-        for _ in range(300):
-            await connection.write(b"2;x=" + b"x" * 300, b"\r\nx", b"\n\r\n")
-        await connection.write(b"0\r\n\r\n")
-
-    async with playing(script) as server, server.connect() as client, client.stream("/x") as lines:
-        assert sum([len(batch) async for batch in lines]) == 300
 
 
 async def test_a_proxy_cannot_write_lines_into_the_log() -> None:
@@ -112,13 +98,6 @@ async def test_an_address_that_does_not_respond_does_not_hold_up_the_next_one(
             info = ConnectionInfo(f"http://both.invalid:{server.port}")
             async with server.connect(info) as client, asyncio.timeout(5):
                 assert await client.request("GET", "/x") == {}
-
-
-async def test_a_limit_of_zero_is_none() -> None:
-    async with playing(echo) as server:
-        client = server.connect(connect_timeout=0, request_timeout=0)
-        assert await client.request("GET", "/x") == {}
-        await client.aclose()
 
 
 async def test_a_line_without_an_end_does_not_fill_the_memory() -> None:

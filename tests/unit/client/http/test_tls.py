@@ -15,10 +15,13 @@ import pytest
 
 from tests.kit.certificates import Pair, issue, issue_by
 from tests.kit.client_options import Networking
+from tests.kit.rows import rows
 from tests.kit.scripted_server import answer_by, playing
+from webop import ConnectionInfo, Vault
 from webop.client.api import Client
-from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.errors import APIConnectionError, LoginError
+
+PAIR = issue("stranger")
 
 
 @pytest.fixture(scope="module")
@@ -59,14 +62,17 @@ def encode(text: str) -> str:
 
 @pytest.mark.feature("AUT-13")
 async def test_the_server_is_verified_unless_told_otherwise(ca: Pair, tmp_path: Path) -> None:
-    (tmp_path / "ca.pem").write_text(ca.cert)
-    stranger = issue("stranger")
+    bundle = "# Főtanúsítvány, Autorité\n".encode() + ca.cert.encode()
+    (tmp_path / "ca.pem").write_bytes(bundle)
+    (tmp_path / "latin.pem").write_bytes(bundle.decode().encode("latin-1", "replace"))
     values: list[tuple[dict[str, Any], bool]] = [
         ({}, False),
         ({"insecure": True}, True),
-        ({"ca_data": stranger.cert}, False),
+        ({"ca_data": PAIR.cert}, False),
         ({"ca_data": ca.cert}, True),
         ({"ca_data": ca.cert.encode()}, True),
+        ({"ca_data": bundle}, True),
+        ({"ca_path": tmp_path / "latin.pem"}, True),
         ({"ca_data": encode(ca.cert)}, True),
         ({"ca_data": encode(ca.cert).encode()}, True),
         ({"ca_path": str(tmp_path / "ca.pem")}, True),
@@ -83,7 +89,7 @@ async def test_a_certificate_of_another_ca_is_not_told_as_an_error_of_the_operat
 ) -> None:
     """The errno of TLS for it is that of "Operation not permitted"."""
     async with serving(ca, tmp_path, needs_client_certificate=False) as server:
-        info = ConnectionInfo(server=server, ca_data=issue("stranger").cert)
+        info = ConnectionInfo(server=server, ca_data=PAIR.cert)
         async with Client(Vault({"x": info}), Networking()) as client:
             with pytest.raises(APIConnectionError, match=r"not trusted: .* Check the CA") as e:
                 await client.request("GET", "/version")
@@ -92,14 +98,14 @@ async def test_a_certificate_of_another_ca_is_not_told_as_an_error_of_the_operat
 
 @pytest.mark.feature("AUT-13")
 async def test_client_certificates_are_presented(ca: Pair, tmp_path: Path) -> None:
-    pair, stranger = issue_by(ca, "client"), issue("stranger")
+    pair = issue_by(ca, "client")
     (tmp_path / "both.pem").write_text(pair.key + pair.cert)
     (tmp_path / "cert.pem").write_text(pair.cert)
     (tmp_path / "key.pem").write_text(pair.key)
     cert_path, key_path = tmp_path / "cert.pem", str(tmp_path / "key.pem")
     values: list[tuple[dict[str, Any], bool]] = [
         ({}, False),
-        ({"certificate_data": stranger.cert, "private_key_data": stranger.key}, False),
+        ({"certificate_data": PAIR.cert, "private_key_data": PAIR.key}, False),
         ({"certificate_data": pair.cert, "private_key_data": pair.key}, True),
         ({"certificate_data": encode(pair.cert), "private_key_data": encode(pair.key)}, True),
         ({"certificate_data": pair.cert, "private_key_path": key_path}, True),
@@ -113,7 +119,7 @@ async def test_client_certificates_are_presented(ca: Pair, tmp_path: Path) -> No
             assert await is_served(info) is expected, kwargs
 
 
-@pytest.mark.parametrize(
+@rows(
     ("values", "reason"),
     [
         ({"ca_data": "garbage"}, "the CA certificate is neither PEM nor base64"),
@@ -122,6 +128,8 @@ async def test_client_certificates_are_presented(ca: Pair, tmp_path: Path) -> No
         ({"certificate_data": "YWJj"}, "the client certificate is neither"),
         ({"certificate_path": "/absent/c.pem"}, "/absent/c.pem"),
         ({"private_key_path": "/absent/k.pem"}, "/absent/k.pem"),
+        ({"private_key_data": PAIR.key}, "no client certificate"),
+        ({"certificate_data": PAIR.cert}, "a client certificate, but no private key"),
     ],
 )
 def test_unusable_credentials_are_explained(values: dict[str, Any], reason: str) -> None:
@@ -142,21 +150,3 @@ async def test_unusable_credentials_are_excluded(ca: Pair, tmp_path: Path) -> No
             await vault.populate({"x": bad[0]})
             with pytest.raises(LoginError):
                 await task
-
-
-def test_a_key_without_a_certificate_and_one_without_a_key_are_explained(ca: Pair) -> None:
-    with pytest.raises(LoginError, match="no client certificate"):
-        ConnectionInfo("https://host", private_key_data=ca.key).as_ssl_context()
-    with pytest.raises(LoginError, match="a client certificate, but no private key"):
-        ConnectionInfo("https://x", certificate_data=ca.cert).as_ssl_context()
-
-
-@pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
-async def test_a_ca_bundle_may_have_comments_in_any_language(
-    ca: Pair, tmp_path: Path, encoding: str
-) -> None:
-    path = tmp_path / "ca.pem"
-    path.write_bytes("# Főtanúsítvány, Autorité\n".encode(encoding, "replace") + ca.cert.encode())
-    async with serving(ca, tmp_path, needs_client_certificate=False) as url:
-        assert await is_served(ConnectionInfo(url, ca_path=path))
-        assert await is_served(ConnectionInfo(url, ca_data=path.read_bytes()))

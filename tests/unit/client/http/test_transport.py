@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -11,14 +11,11 @@ import pytest
 
 from tests.kit.client_options import Networking, Watching
 from tests.kit.faulty_cluster import PATH, FaultyCluster
-from tests.kit.httpx_client import answer_status
 from tests.kit.mirrors import mirroring
 from tests.kit.scripted_server import HalfChunkError, ScriptedServer, answer_by, playing
 from tests.kit.waiting import eventually
+from webop import ConnectionInfo, Vault
 from webop.client.api import Client
-from webop.client.auth.vault import ConnectionInfo, Vault
-from webop.client.http.streams import LineStream, StreamLimits
-from webop.errors import APIConnectionError, APIServerError
 
 
 def serving(cluster: FaultyCluster) -> contextlib.AbstractAsyncContextManager[ScriptedServer]:
@@ -65,48 +62,6 @@ async def test_many_streams_do_not_starve_the_requests() -> None:
         for _ in range(150):
             await stack.enter_async_context(client.stream(PATH, params))
         assert await client.request("GET", "/version", timeout=10)
-
-
-@pytest.mark.feature("CFG-32")
-async def test_a_request_without_an_answer_fails_by_the_timeout() -> None:
-    cluster = FaultyCluster("a")
-    params = {"watch": "true", "resourceVersion": cluster.version}
-    async with serving(cluster) as server, server.connect(request_timeout=0.05) as client:
-        with pytest.raises(APIConnectionError, match="no response in time"):
-            await client.request("GET", PATH, params=params)
-
-
-@contextlib.asynccontextmanager
-async def streaming(limits: StreamLimits) -> AsyncIterator[LineStream]:
-    """Watch a cluster with one object."""
-    params = {"watch": "true", "resourceVersion": "0"}
-    async with (
-        serving(FaultyCluster("a")) as server,
-        server.connect() as client,
-        client.stream(PATH, params, limits=limits) as lines,
-    ):
-        yield lines
-
-
-async def test_a_stream_that_stays_silent_ends_with_a_timeout() -> None:
-    async with streaming(StreamLimits(silence=0.5)) as lines:
-        assert len(await anext(lines)) == 1
-        with pytest.raises(TimeoutError):
-            await anext(lines)
-
-
-async def test_a_stream_ends_in_silence_when_its_total_time_is_over() -> None:
-    async with streaming(StreamLimits(total=0.5)) as lines:
-        assert [len(batch) async for batch in lines] == [1]
-
-
-async def test_an_error_with_a_stream_is_read_and_explained() -> None:
-    cluster = FaultyCluster("a")
-    cluster.refuse("watch", answer_status(503, "Unavailable", "starting up"))
-    async with serving(cluster) as server, server.connect() as client:
-        with pytest.raises(APIServerError, match="starting up"):
-            async with client.stream("/apis", {"watch": "true"}):
-                pass
 
 
 @pytest.mark.feature("CFG-35")

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+from collections.abc import Callable
 from typing import Any
 
 import webop
+from webop.testing import SimulatedCluster, simulated
+
+HERE: Any = {"namespace": "default"}
 
 
 @webop.resource("simulated.webop.dev", "v1")
@@ -76,3 +80,26 @@ def get_minute(text: str) -> float:
     """Return the minutes after the full hour."""
     moment = dt.datetime.fromisoformat(text)
     return moment.minute + moment.second / 60
+
+
+def get_status(cluster: SimulatedCluster, name: str = "one") -> dict[str, Any]:
+    return cluster.get(Thing, name, **HERE).status or {}
+
+
+def create_and_settle(cluster: SimulatedCluster, name: str = "one") -> dict[str, Any]:
+    cluster.create(build_thing(name))
+    cluster.settle(within=300)
+    return get_status(cluster, name)
+
+
+def run(
+    *handlers: Any, test: Callable[[SimulatedCluster], Any] = create_and_settle, **options: Any
+) -> Any:
+    """Return what a test returns in its last run."""
+    results: list[Any] = []
+
+    def collect(cluster: SimulatedCluster) -> None:
+        results.append(test(cluster))
+
+    simulated(*handlers, **{"given": [Thing], **options})(collect)()
+    return results[-1]

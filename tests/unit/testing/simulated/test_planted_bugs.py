@@ -23,9 +23,7 @@ def expect_the_config(cluster: webop.testing.SimulatedCluster) -> None:
 
 
 def expect_one_config(cluster: webop.testing.SimulatedCluster) -> None:
-    cluster.create(build_thing())
-    cluster.settle()
-    cluster.advance(minutes=10)
+    expect_the_config(cluster)
     cluster.settle()
     assert len(cluster.list("configmaps", namespace="default")) == 1
 
@@ -55,7 +53,7 @@ def expect_an_end(cluster: webop.testing.SimulatedCluster) -> None:
 def test_a_planted_bug_is_found_within_200_seeds_and_the_line_shows_it_again(
     plant: Callable[[], None], test: Test, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    simulated = webop.testing.simulated(plant, given=[Thing], seeds=200)(_take(test))
+    simulated = webop.testing.simulated(plant, given=[Thing], seeds=200)(test)
     with pytest.raises(AssertionError) as found:
         simulated()
     (note,) = found.value.__notes__
@@ -66,10 +64,3 @@ def test_a_planted_bug_is_found_within_200_seeds_and_the_line_shows_it_again(
         simulated()
     (whole,) = again.value.__notes__
     assert whole.splitlines()[-20:] == note.splitlines()[-20:]
-
-
-def _take(test: Test) -> Callable[..., None]:
-    def run(cluster: webop.testing.SimulatedCluster) -> None:
-        test(cluster)
-
-    return run

@@ -35,34 +35,38 @@ def expect(cluster, wanted):
 marking = simulated(declare, given=[CONFIG], seeds=2)
 """
 
-_PLAIN = """
+
+def build_module(head: str = "", marks: str = "", argument: str = "") -> str:
+    """Return a good and a bad test, with marks and a further argument."""
+    return f"""
+{head}
+
+{marks}
 @marking
-def test_good(cluster):
+def test_good(cluster{argument}):
     expect(cluster, "yes")
 
+{marks}
 @marking
-def test_bad(cluster):
+def test_bad(cluster{argument}):
     expect(cluster, "yes" if cluster.seed == 0 else "no")
 """
 
-_ASYNC = """
+
+_PLAIN = build_module()
+_ASYNC = build_module(
+    """
 @pytest.fixture
 async def value():
     return "yes"
 
 async def test_beside():
     pass
-
-@marking
-def test_good(cluster, value):
-    expect(cluster, value)
-
-@marking
-def test_bad(value, cluster):
-    expect(cluster, value if cluster.seed == 0 else "no")
-"""
-
-_STRICT = """
+""",
+    argument=", value",
+)
+_STRICT = build_module(
+    """
 import pytest_asyncio
 
 @pytest_asyncio.fixture
@@ -72,17 +76,11 @@ async def value():
 @pytest.mark.asyncio
 async def test_beside():
     pass
-
-@marking
-def test_good(cluster, value):
-    expect(cluster, value)
-
-@marking
-def test_bad(value, cluster):
-    expect(cluster, value if cluster.seed == 0 else "no")
-"""
-
-_ANYIO = """
+""",
+    argument=", value",
+)
+_ANYIO = build_module(
+    """
 pytestmark = pytest.mark.anyio
 
 @pytest.fixture
@@ -91,35 +89,19 @@ def anyio_backend():
 
 async def test_beside():
     pass
-
-@marking
-def test_good(cluster, anyio_backend):
-    expect(cluster, "yes")
-
-@marking
-def test_bad(cluster):
-    expect(cluster, "yes" if cluster.seed == 0 else "no")
-"""
-
-_HYPOTHESIS = """
+""",
+    argument=", anyio_backend",
+)
+_HYPOTHESIS = build_module(
+    """
 from hypothesis import given, settings, strategies
 
 values = given(value=strategies.integers(0, 9))
 few = settings(deadline=None, max_examples=3)
-
-@few
-@values
-@marking
-def test_good(cluster, value):
-    expect(cluster, "yes")
-
-@few
-@values
-@marking
-def test_bad(cluster, value):
-    expect(cluster, "yes" if cluster.seed == 0 else "no")
-"""
-
+""",
+    marks="@few\n@values",
+    argument=", value",
+)
 _UNITTEST = """
 class Marking(unittest.TestCase):
     @marking
