@@ -459,3 +459,25 @@ async def test_an_object_whose_handler_runs_for_long_stays_and_others_move(
     released.set()
     await objects.wait_handled("busy")
     assert len(calls.of("busy")) == 1
+
+
+async def test_hostile_leases_take_no_share_and_end_nothing(
+    team: Team, objects: Objects, seen: Calls, client: Client
+) -> None:
+    await team.add("one")
+    await team.add("two")
+    owners = await team.wait_balanced()
+    stranger: Json = {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": "team-member-99", "labels": {"webop.dev/shards": "team"}},
+        "spec": {"holderIdentity": "stranger", "leaseDurationSeconds": 1_000_000},
+    }
+    await client.create(LEASES, objects.namespace, stranger)
+    stranger["metadata"]["name"] = "team-member-7"
+    await client.create(LEASES, objects.namespace, stranger)
+    absurd = {"metadata": {"annotations": {"webop.dev/canary": "9" * 5000}}}
+    await client.patch(LEASES, objects.namespace, "team-member-01", absurd)
+    await asyncio.gather(*(objects.make(f"w-{number}") for number in range(MANY)))
+    assert await team.read_owners() == owners
+    assert len(seen) == MANY
