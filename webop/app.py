@@ -44,7 +44,6 @@ from webop.runtime.operator import Operator, OperatorOptions
 from webop.runtime.signals import end_tasks, retiring_at_signals
 from webop.servers.http.endpoint import ReviewEndpoint
 from webop.servers.http.responses import RETRY, build_refusal
-from webop.servers.limits import Hosting
 from webop.settings.groups import OperatorSettings
 from webop.version import __version__
 
@@ -149,11 +148,6 @@ class OperatorApp:
             await self._starlette(scope, receive, _closing(send))
         else:
             await self._starlette(scope, receive, send)
-
-    @property
-    def hosting(self) -> Hosting | None:
-        """The limits for the connections; None before the operator has started."""
-        return None if self.operator is None else self.operator.webhooks.hosting
 
     @asynccontextmanager
     async def lifespan(self, outer: Any = None) -> AsyncIterator[None]:  # noqa: ARG002

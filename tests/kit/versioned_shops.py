@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,9 +20,10 @@ from webop.models.crds import build_crds
 if TYPE_CHECKING:
     from webop.handlers.registry import OperatorRegistry
 
-GROUP = "versions.webop.dev"
+# Definitions are for the whole cluster, which the workers of a test run share.
+GROUP = f"{os.environ.get('PYTEST_XDIST_WORKER', 'main')}.versions.webop.dev"
 NAME = f"shops.{GROUP}"
-MANAGED = "auto.versions.webop.dev"  # of the operators that convert
+MANAGED = f"auto.{GROUP}"  # of the operators that convert
 
 
 class AlphaSpec(webop.Struct):

@@ -31,10 +31,6 @@ _REQUEST_FIELDS = (
     ("object", dict, False),
     ("oldObject", dict, False),
     ("dryRun", bool, False),
-    ("options", dict, False),
-    ("requestKind", dict, False),
-    ("requestResource", dict, False),
-    ("requestSubResource", str, False),
 )
 _USER_FIELDS = (
     ("username", str, False),
@@ -192,8 +188,9 @@ def _check_object(body: Mapping[str, Any], where: str) -> None:
 
 
 def _check_fields(mapping: Mapping[str, Any], where: str, fields: _Fields) -> None:
+    get = mapping.get
     for name, expected, is_required in fields:
-        value = mapping.get(name)
+        value = get(name)
         kind = type(value)
         if kind is expected:
             if kind is not str or (value and len(value) <= _MAX_TEXT and value.isprintable()):

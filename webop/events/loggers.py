@@ -110,8 +110,10 @@ class ObjectLogger(logging.LoggerAdapter[logging.Logger]):
                     target.name, level, *place, text, args, None, code.co_name, extra
                 )
                 target.handle(record)
+        if self.is_local:
+            return
         posting = self._settings.posting
-        if level < posting.level or self.is_local or not (posting.enabled and posting.loggers):
+        if level < posting.level or not (posting.enabled and posting.loggers):
             return
         if (poster := current_poster.get(None)) is not None:
             extra = kwargs.get("extra") or {}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from webop.errors import AdmissionError, MisfitError
@@ -261,6 +262,7 @@ REVIEW_ARGUMENTS = (
     *("operation", "subresource", "dryrun", "userinfo", "warnings", "audit_annotations"),
     *("headers", "sslpeer"),
 )
+_get_review_arguments = attrgetter(*REVIEW_ARGUMENTS)
 
 
 @dataclass(kw_only=True)
@@ -302,8 +304,7 @@ class WebhookCause(DiffCause):
         kwargs = super()._build_kwargs()
         kwargs["name"] = kwargs["name"] or self.name
         kwargs["namespace"] = kwargs["namespace"] or self.namespace
-        for name in REVIEW_ARGUMENTS:
-            kwargs[name] = getattr(self, name)
+        kwargs.update(zip(REVIEW_ARGUMENTS, _get_review_arguments(self), strict=True))
         return kwargs
 
 

@@ -373,23 +373,27 @@ def find_missing(patch: Mapping[str, Any], document: Mapping[str, Any]) -> dict[
 
 def build_json_patch(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[JSONPatchOp]:
     """Return the operations that turn one document into another; lists are replaced as a whole."""
-    return list(_iter_operations(before, after, ""))
+    operations: list[JSONPatchOp] = []
+    _add_operations(operations, before, after, "")
+    return operations
 
 
-def _iter_operations(before: Any, after: Any, pointer: str) -> Iterator[JSONPatchOp]:
+def _add_operations(operations: list[JSONPatchOp], before: Any, after: Any, pointer: str) -> None:
     for key, value in after.items():
         old = before.get(key, ABSENT_FIELD)
         if old is value:
             continue
-        if is_mapping(old) and is_mapping(value):
-            yield from _iter_operations(old, value, f"{pointer}/{_escape(key)}")
-        elif old is ABSENT_FIELD:
-            yield {"op": "add", "path": f"{pointer}/{_escape(key)}", "value": value}
+        path = f"{pointer}/{_escape(key)}"
+        if old is ABSENT_FIELD:
+            operations.append({"op": "add", "path": path, "value": value})
+        elif is_mapping(old) and is_mapping(value):
+            _add_operations(operations, old, value, path)
         elif not _is_same(old, value):
-            yield {"op": "replace", "path": f"{pointer}/{_escape(key)}", "value": value}
+            operations.append({"op": "replace", "path": path, "value": value})
     for key in before:
         if key not in after:
-            yield {"op": "remove", "path": f"{pointer}/{_escape(key)}"}
+            path = f"{pointer}/{_escape(key)}"
+            operations.append({"op": "remove", "path": path})
 
 
 def _escape(key: str) -> str:

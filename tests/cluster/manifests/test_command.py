@@ -18,6 +18,7 @@ import yaml
 
 from tests.kit.cli_runner import forgetting_modules, invoke
 from tests.kit.rows import rows
+from tests.kit.versioned_shops import NAME
 from webop import Resource
 from webop.cli.manifests.kinds import list_builtin
 from webop.client.discovery import discover
@@ -615,7 +616,7 @@ def test_an_operator_that_only_converts_gets_a_service_and_may_write_its_definit
         for rule in made.find("ClusterRole")["rules"]
         if "customresourcedefinitions" in rule["resources"]
     )
-    assert rule["resourceNames"] == ["shops.versions.webop.dev"]
+    assert rule["resourceNames"] == [NAME]
     conversion = made.find("CustomResourceDefinition")["spec"]["conversion"]
     assert "caBundle" not in conversion["webhook"]["clientConfig"]  # the operator adds it
     ca = tmp_path / "ca.crt"
@@ -632,7 +633,7 @@ def test_an_operator_that_only_converts_gets_a_service_and_may_write_its_definit
 
 def test_fields_that_get_lost_between_versions_without_functions_are_named(make: Maker) -> None:
     handlers = "from tests.kit.versioned_shops import *\n" + _PODS.replace("'pods'", "ShopV2")
-    text = "shops.versions.webop.dev: v1 does not have spec.host of v2, and API servers drop it."
+    text = f"{NAME}: v1 does not have spec.host of v2, and API servers drop it."
     assert text in make(handlers).warnings
     assert "drop" not in make(_CONVERTERS + _SERVER).warnings
 

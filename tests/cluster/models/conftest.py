@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -16,17 +14,7 @@ from webop.errors import APINotFoundError
 
 
 @pytest.fixture
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep tests of other workers, which have the same cluster, from the definition of shops."""
-    base = tmp_path_factory.getbasetemp()
-    folder = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    with (folder / "shops.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-@pytest.fixture
-async def shops(alone: None, client: Client, webop_namespace: str) -> AsyncIterator[Shops]:
+async def shops(client: Client, webop_namespace: str) -> AsyncIterator[Shops]:
     """The kind without conversion; what operators keep under their name goes at the end."""
     async with open_shops(client, webop_namespace) as shops:
         yield shops

@@ -32,7 +32,6 @@ from webop.client.api import Client
 from webop.settings.groups import NetworkingSettings
 from webop.testing import LocalCluster
 
-pytestmark = pytest.mark.usefixtures("alone")
 Run = Callable[..., contextlib.AbstractAsyncContextManager[Running]]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import logging
 import sys
 import threading
@@ -101,6 +102,21 @@ def test_the_operators_memo_can_be_of_any_class_but_not_on_the_command_line() ->
     assert seen[1] is own
     assert "memo" not in {field.name for field in dataclasses.fields(CLIControls)}
     assert not [option for option in run.params if "memo" in str(option.name)]
+
+
+def test_an_operator_leaves_the_process_of_the_test_as_it_was(
+    registry: webop.OperatorRegistry,
+) -> None:
+    webop.on.validate("pods", registry=registry)(lambda **_: None)
+    settings = build_settings()
+    settings.admission.server = webop.WebhookServer(port=0)
+
+    before, frozen = gc.get_threshold(), gc.get_freeze_count()
+    arguments = ["run", "-A", "--standalone"]
+    with OperatorRunner(arguments, registry=registry, settings=settings) as runner:
+        eventually(lambda: "API servers do not call them yet" in runner.output)
+        assert gc.get_threshold() == before
+        assert gc.get_freeze_count() <= frozen
 
 
 @pytest.mark.feature("TST-03", "D-50", "TST-02")

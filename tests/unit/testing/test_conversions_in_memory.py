@@ -6,6 +6,7 @@ import pytest
 
 import webop
 from tests.kit.versioned_shops import (
+    GROUP,
     NAME,
     NewSpec,
     OldSpec,
@@ -43,7 +44,7 @@ async def test_the_fake_client_keeps_what_a_function_cannot_convert(
     made = ShopV1(metadata=webop.Metadata(name="one", namespace="default"), spec=spec)
     assert (await client.create(made)).spec == spec
     assert "Cannot convert Shop one from v1 to v2" in caplog.text
-    shown = await client.get("shops.v2.versions.webop.dev", "one", namespace="default")
+    shown = await client.get(f"shops.v2.{GROUP}", "one", namespace="default")
     assert "kept.webop.dev/v1" in shown["metadata"]["annotations"]
 
 

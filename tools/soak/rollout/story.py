@@ -41,7 +41,6 @@ _PLURAL = "webhookconfigurations"
 _PATIENCE = 90.0  # seconds
 _UVICORN = ["uvicorn", "--port={port}", "--host=127.0.0.1", "--no-access-log"]
 _UVICORN += ["--ssl-certfile=cert.pem", "--ssl-keyfile=key.pem", "webop.app:app"]
-_PROTOCOL = "--http=webop.servers.http.protocol:HTTPProtocol"
 
 MANAGED = HEAD + SERVING + STAMPING + CHECKING
 _CONVERTING = """
@@ -56,7 +55,6 @@ WAYS = {
     "converting": (RUN, HEAD + SERVING + _CONVERTING),
     "static": (RUN, HEAD + SERVING_FILES + STAMPING + CHECKING),
     "uvicorn": ([*_UVICORN, "--timeout-keep-alive=120"], HEAD + STAMPING + CHECKING),
-    "uvicorn-protocol": ([*_UVICORN, _PROTOCOL], HEAD + STAMPING + CHECKING),
 }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import asyncio.sslproto
 import contextlib
 import gc
 import logging
@@ -34,7 +33,6 @@ logger = logging.getLogger(__name__)
 # New objects between two runs of the garbage collector. With Python's 700, it takes 4 % of the CPU
 # time of an operator, and finds little: webop makes few reference cycles.
 _GC_THRESHOLD = 10_000
-TLS_BUFFER = 64 * 1024  # bytes of each TLS connection; asyncio's default is 256 KiB
 
 _EPILOG = """\b
 Environment:
@@ -222,7 +220,6 @@ def _importing() -> Iterator[None]:
     live as long as the process. This saves a tenth of the start, and time in later runs, which are
     rarer than by default.
     """
-    asyncio.sslproto.SSLProtocol.max_size = TLS_BUFFER
     was_enabled = gc.isenabled()
     gc.disable()
     gc.set_threshold(_GC_THRESHOLD)  # before the imports, which can set another one

@@ -1,6 +1,6 @@
 """The connections that a server holds at once, and which of them makes way for a new one.
 
-All ports use it: webhooks, probes, metrics, the status page, and the app under a foreign server.
+All ports use it: webhooks, probes, metrics and the status page.
 """
 
 from __future__ import annotations

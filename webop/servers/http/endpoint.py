@@ -282,12 +282,8 @@ class _Exchange:
         if self._hosting.is_stopping:
             response = response._replace(closes=True)
         status, body, headers = response.status, response.body, response.list_headers()
-        # Our own protocol sends both messages in one call.
-        own = None if is_cut else getattr(self._send, "__self__", None)
-        send_at_once = getattr(own, "send_at_once", None)
-        if send_at_once is None or not send_at_once(status, headers, body):
-            await self._send({"type": "http.response.start", "status": status, "headers": headers})
-            await self._send({"type": "http.response.body", "body": body, "more_body": is_cut})
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+        await self._send({"type": "http.response.body", "body": body, "more_body": is_cut})
         if is_cut:
             await _discard_body(self._receive)
             await self._send({"type": "http.response.body", "body": b""})

@@ -1,8 +1,8 @@
-"""Serve an ASGI app on a port in the running event loop, by uvicorn.
+"""Serve an ASGI app on a port in the running event loop.
 
-It adds to uvicorn: errors that say what to do if a port cannot be used, one port for all addresses
-of a host, limits (:class:`~webop.servers.http.protocol.HTTPProtocol`), a timeout for TLS
-handshakes, and a complete shutdown. Signals are not handled here.
+It listens on all addresses of a host, says what to do if a port cannot be used, and stops without
+losing a request. :mod:`webop.servers.http.protocol` serves the connections. Signals are not handled
+here.
 """
 
 from __future__ import annotations
@@ -13,16 +13,13 @@ import errno
 import logging
 import os
 import socket
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
-
-import uvicorn
-from uvicorn.server import ServerState
+from typing import TYPE_CHECKING, Self
 
 from webop.aio.dedicated_threads import call_in_dedicated_thread
 from webop.errors import ConfigurationError
-from webop.servers.http.protocol import HTTPProtocol
+from webop.servers.http.protocol import ASGIApp, Connection, Serving
 from webop.servers.limits import Hosting, get_hosting
 
 if TYPE_CHECKING:
@@ -30,13 +27,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-ASGIApp = Callable[[Any, Any, Any], Awaitable[None]]
-
 _BACKLOG = 2048
-_HANDSHAKE_SECONDS = 10.0
 _CLOSING_SECONDS = 1.5  # for clients that do not close their side
 _SETTLE_SECONDS = 0.05  # seconds for data that has arrived but was not read or accepted
-_JOINING_SECONDS = 0.1  # for TLS handshakes that are nearly complete
 _CHECK_SECONDS = 0.01
 _FREE_PORT_ATTEMPTS = 10
 _ACCEPTED_AT_ONCE = 64
@@ -81,44 +74,25 @@ class Listener:
         self.host = host
         #: The port in use; never 0 after entering.
         self.port = port
-        self._hosting = get_hosting() if hosting is None else hosting
-        self._get_context = ssl_context
-        self._config = uvicorn.Config(
-            app,
-            interface="asgi3",
-            http=HTTPProtocol,  # type: ignore[arg-type]
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            date_header=False,
-            timeout_keep_alive=0,  # the protocol uses the setting
-        )
-        state: Any = ServerState()
-        state.hosting = self._hosting
-        self._state = state
+        hosting = get_hosting() if hosting is None else hosting
+        self._serving = Serving(app, hosting, ssl_context)
         self._sockets: list[socket.socket] = []
-        self._handshakes: dict[asyncio.Task[None], HTTPProtocol] = {}
+        self._accepting: set[asyncio.Task[None]] = set()
 
     @property
-    def connections(self) -> Collection[Any]:
+    def connections(self) -> Collection[Connection]:
         """The connections that are open now."""
-        connections: Collection[Any] = self._state.connections
-        return connections
+        return self._serving.connections
 
     def close_connections(self) -> None:
         """Close each connection after its requests in flight; clients can open new ones.
 
         TLS handshakes are cancelled: they use an earlier context.
         """
-        self._cancel_handshakes()
         for connection in list(self.connections):
             connection.shutdown()
 
     async def __aenter__(self) -> Self:
-        self._config.load()
         self._loop = asyncio.get_running_loop()
         self._sockets = await _open_sockets(self.host, self.port)
         self.port = self._sockets[0].getsockname()[1]
@@ -128,30 +102,27 @@ class Listener:
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
+        serving = self._serving
         try:
-            self._state.is_stopping = True
+            serving.is_stopping = True
             try:
                 await asyncio.sleep(_SETTLE_SECONDS)
             finally:
                 await self._stop_accepting()
-            for connection in list(self.connections):
-                connection.shutdown()
-            if self._handshakes:
-                await asyncio.sleep(_JOINING_SECONDS)
-            if not await self._drain(self._hosting.limits.drain_timeout):
-                for task in self._state.tasks:
-                    task.cancel()
+            self.close_connections()
+            if not await self._drain(serving.hosting.limits.drain_timeout):
+                for request in serving.requests:
+                    request.task.cancel()
                 if not await self._drain(_CLOSING_SECONDS):
                     logger.debug("Some clients did not close their connections.")
         finally:
-            self._cancel_handshakes()
             for connection in list(self.connections):
                 connection.transport.abort()
 
     async def _drain(self, seconds: float) -> bool:
         """Wait until no connection is open and no request is served; return False if some are."""
         end = self._loop.time() + seconds
-        while self._state.connections or self._state.tasks:
+        while self._accepting or self._serving.connections or self._serving.requests:
             if self._loop.time() >= end:
                 return False
             await asyncio.sleep(_CHECK_SECONDS)
@@ -171,23 +142,17 @@ class Listener:
             for sock in self._sockets:
                 sock.close()
 
-    def _cancel_handshakes(self) -> None:
-        """Cancel the TLS handshakes that are not complete."""
-        for protocol in list(self._handshakes.values()):
-            protocol.cancel_handshake()
-
     def _accept_waiting(self, sock: socket.socket) -> bool:
         """Accept some connections; return whether more may wait."""
         return all(self._accept(sock) for _ in range(_ACCEPTED_AT_ONCE))
 
     def _accept(self, sock: socket.socket) -> bool:
-        """Accept a connection, if there is a slot; return whether there was one.
+        """Accept a connection; return whether there was one.
 
-        Connections are counted before the TLS handshake, as they take memory before. It does not
-        use a task with ``sock_accept()``, whose cancellation can lose a connection.
+        It does not use a task with ``sock_accept()``, whose cancellation can lose a connection.
         """
         try:
-            connection, address = sock.accept()
+            accepted, _ = sock.accept()
         except BlockingIOError:
             return False
         except ConnectionError:  # the client has disconnected
@@ -198,41 +163,20 @@ class Listener:
             self._loop.remove_reader(sock)
             self._loop.call_later(_ACCEPT_PAUSE, self._resume, sock)
             return False
-        protocol = HTTPProtocol(self._config, self._state, {}, self._loop)
-        if self._state.slots.take(protocol, address[0]):
-            # A task that is cancelled before it begins would not free the slot.
-            protocol.cancel = connection.close
-            task = self._loop.create_task(self._connect(connection, protocol))
-            self._handshakes[task] = protocol
-            task.add_done_callback(self._handshakes.pop)
-        else:
-            connection.close()
+        task = self._loop.create_task(self._connect(accepted))
+        self._accepting.add(task)
+        task.add_done_callback(self._accepting.discard)
         return True
+
+    async def _connect(self, accepted: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(lambda: Connection(self._serving), accepted)
+        except OSError:  # the client has disconnected
+            accepted.close()
 
     def _resume(self, sock: socket.socket) -> None:
         if sock.fileno() >= 0:
             self._loop.add_reader(sock, self._accept_waiting, sock)
-
-    async def _connect(self, connection: socket.socket, protocol: HTTPProtocol) -> None:
-        if connection.fileno() < 0:
-            self._state.slots.free(protocol)
-            return
-        protocol.cancel = asyncio.current_task(self._loop).cancel  # type: ignore[union-attr]
-        tls: dict[str, Any] = {}
-        if self._get_context is not None:
-            # No callback for SNI: ssl prints a traceback before the call if the name is not ASCII.
-            tls = {
-                "ssl": self._get_context(),
-                "ssl_handshake_timeout": _HANDSHAKE_SECONDS,
-                "ssl_shutdown_timeout": _CLOSING_SECONDS,
-            }
-        try:
-            await self._loop.connect_accepted_socket(lambda: protocol, connection, **tls)
-        except BaseException as error:
-            self._state.slots.free(protocol)
-            if not isinstance(error, OSError):
-                raise
-            error.__traceback__ = None  # a reference cycle, which only the collector would free
 
 
 async def _open_sockets(host: str, port: int) -> list[socket.socket]:

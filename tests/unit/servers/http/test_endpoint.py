@@ -24,7 +24,8 @@ from tests.kit.webhook_servers import (
 )
 from webop.errors import ReviewError
 from webop.servers.http.endpoint import ReviewEndpoint
-from webop.servers.http.listener import ASGIApp, Listener
+from webop.servers.http.listener import Listener
+from webop.servers.http.protocol import ASGIApp
 from webop.servers.limits import DefaultLimits, Hosting
 
 MAX_BODY = 7 * 1024 * 1024

@@ -1,10 +1,8 @@
-"""Our protocol in uvicorn, as ``uvicorn --http webop.servers.http.listener:HTTPProtocol``."""
+"""What apps get of requests, and what becomes of their responses."""
 
 from __future__ import annotations
 
 import asyncio
-import ssl
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -15,35 +13,9 @@ from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
 
 from tests.kit.waiting import eventually
-from tests.kit.webhook_servers import REQUEST, Recorder, connect, post, save, trust
-from tests.unit.servers.http.foreign_servers import run_uvicorn
-from webop.servers.certificates.certs import build_ca, build_certificate_signed
+from tests.kit.webhook_servers import REQUEST, Recorder, connect
 from webop.servers.http.endpoint import ReviewEndpoint
 from webop.servers.http.listener import Listener
-from webop.servers.http.protocol import HTTPProtocol
-
-
-@pytest.mark.feature("ADM-26")
-async def test_verified_clients_are_shown_under_uvicorn(fn: Recorder, tmp_path: Path) -> None:
-    ca = build_ca("authority")
-    server = build_certificate_signed(ca, common_name="s", hostnames=["localhost"])
-    client = build_certificate_signed(ca, common_name="someone", client=True)
-    certfile, pkeyfile = save(server, tmp_path)
-    (tmp_path / "ca.pem").write_bytes(ca.cert)
-    options: dict[str, Any] = {
-        "http": HTTPProtocol,
-        "ssl_certfile": certfile,
-        "ssl_keyfile": pkeyfile,
-        "ssl_ca_certs": str(tmp_path / "ca.pem"),
-        "ssl_cert_reqs": ssl.CERT_OPTIONAL,
-    }
-    async with run_uvicorn(ReviewEndpoint(fn), **options) as port:
-        url = f"https://localhost:{port}"
-        assert (await post(url, trust(ca.cert, client=client))).status_code == 200
-        assert (await post(url, trust(ca.cert))).status_code == 200
-    assert fn.calls[0].sslpeer is not None
-    assert fn.calls[0].sslpeer["subject"] == ((("commonName", "someone"),),)
-    assert fn.calls[1].sslpeer is None
 
 
 async def echo(request: Request) -> JSONResponse:
@@ -89,11 +61,11 @@ async def test_any_app_gets_and_sends_bodies_of_any_size(size: int) -> None:
                 "client": "127.0.0.1",
             }
             response = await client.put("/stream", content=content)
-            assert response.headers["transfer-encoding"] == "chunked"
+            assert response.headers["connection"] == "close"
             assert response.content == content
 
 
-@pytest.mark.parametrize("kind", ["nothing", "order", "header", "no body"])
+@pytest.mark.parametrize("kind", ["nothing", "order", "header", "length", "no body"])
 async def test_an_app_that_errs_is_logged_and_answered_for(
     kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -103,6 +75,10 @@ async def test_an_app_that_errs_is_logged_and_answered_for(
         if kind == "header":
             headers = [(b"x", b"y\r\nz: 1")]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
+        if kind == "length":  # the rest would be read as the next response
+            headers = [(b"content-length", b"1")]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await send({"type": "http.response.body", "body": b"HTTP/1.1 200 OK"})
         if kind == "no body":
             await send({"type": "http.response.start", "status": 200, "headers": []})
             raise ZeroDivisionError
@@ -116,6 +92,67 @@ async def test_an_app_that_errs_is_logged_and_answered_for(
     assert answer.startswith(b"HTTP/1.1 500 ")
     assert b"z: 1" not in answer
     assert caplog.records
+
+
+@pytest.mark.parametrize(
+    ("method", "status", "head"),
+    [
+        ("GET", 200, "content-length: 0\r\n"),
+        ("HEAD", 200, "content-length: 1\r\n"),
+        ("GET", 204, ""),
+        ("GET", 304, ""),
+    ],
+)
+async def test_the_next_response_begins_where_a_response_without_a_body_ends(
+    method: str, status: int, head: str
+) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        is_head = scope["method"] == "HEAD"
+        headers = [(b"content-length", b"1")] if is_head else []
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": b"x" if is_head else b""})
+
+    async with (
+        Listener(app, "127.0.0.1", 0) as listener,
+        connect(listener.port) as (reader, writer),
+    ):
+        for _ in range(2):
+            writer.write(f"{method} / HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            answer = (await reader.readuntil(b"\r\n\r\n")).decode()
+            line, _, rest = answer.partition("\r\n")
+            assert line.startswith(f"HTTP/1.1 {status} ")
+            assert rest == f"{head}\r\n"
+
+
+async def test_an_app_waits_for_a_client_that_does_not_read() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for _ in range(1000):
+            await send({"type": "http.response.body", "body": b"x" * 100_000, "more_body": True})
+
+    async with (
+        Listener(app, "127.0.0.1", 0) as listener,
+        connect(listener.port) as (_, writer),
+    ):
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        await eventually(lambda: get_unsent(listener) > 0)
+        assert get_unsent(listener) < 1_000_000
+
+
+def get_unsent(listener: Listener) -> int:
+    return sum(each.transport.get_write_buffer_size() for each in listener.connections)
+
+
+async def test_a_client_of_http_1_0_gets_no_permission_to_go_on(fn: Recorder) -> None:
+    request = REQUEST.replace(b"HTTP/1.1", b"HTTP/1.0\r\nExpect: 100-continue")
+    async with (
+        Listener(ReviewEndpoint(fn), "127.0.0.1", 0) as listener,
+        connect(listener.port) as (reader, writer),
+    ):
+        writer.write(request[:-1])
+        writer.write(request[-1:])
+        assert (await reader.read()).startswith(b"HTTP/1.1 200 ")
 
 
 @pytest.mark.parametrize("is_reading", [True, False])
