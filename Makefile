@@ -13,7 +13,7 @@ export WEBOP_KUBERNETES := $(KUBERNETES)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test journeys test-unit lowest coverage parity reference manifests lint format bench wild rollout conversions leadership shards simulate values chaos fuzz docs clean
+.PHONY: help demo test journeys test-unit lowest coverage parity reference manifests lint format bench wild rollout simulate values chaos fuzz docs clean
 
 help: ## List the targets.
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -78,17 +78,8 @@ bench: $(VENV)/.installed ## Compare CPU, memory and latency with Kopf and a Go 
 wild: $(VENV)/.installed ## Run public Kopf operators under Kopf and webop, and compare the objects.
 	@$(BIN)/python -m bench.wild $(ARGS)
 
-rollout: $(VENV)/.installed ## Replace replicas and rotate certificates under load; count failures.
-	@$(BIN)/python -m tools.soak.rollout $(ARGS)
-
-conversions: $(VENV)/.installed ## Convert objects while replicas are replaced; count failures.
-	@$(BIN)/python -m tools.soak.rollout --ways converting $(ARGS)
-
-leadership: $(VENV)/.installed ## Stop, kill, freeze and disconnect leaders; check that one replica acts.
-	@$(BIN)/python -m tools.soak.handover lease $(ARGS)
-
-shards: $(VENV)/.installed ## Disturb replicas that share the work by shards; check that one acts on each object.
-	@$(BIN)/python -m tools.soak.handover shards $(ARGS)
+rollout: $(VENV)/.installed ## Replace replicas and rotate certificates under load; no request may fail.
+	@$(BIN)/python -m tools.soak.chaos --plan rollouts $(ARGS)
 
 simulate: $(VENV)/.installed ## Simulate random histories for a minute; SEED=N replays one.
 	@$(BIN)/python -m tools.simulation $(if $(SEED),--seed $(SEED)) $(ARGS)
@@ -96,7 +87,7 @@ simulate: $(VENV)/.installed ## Simulate random histories for a minute; SEED=N r
 values: $(VENV)/.installed ## Compare pydantic and the API server on 10 000 values of each type; ARGS=--help lists options.
 	@$(BIN)/python -m tools.values $(ARGS)
 
-chaos: $(VENV)/.installed ## Inject random faults for half an hour on a real API server.
+chaos: $(VENV)/.installed ## Inject random faults for half an hour on a real API server; ARGS="--way shards".
 	@$(BIN)/python -m tools.soak.chaos $(ARGS)
 
 fuzz: $(VENV)/.installed ## Send 100 000 hostile admission reviews; ARGS=--help lists options.

@@ -1,72 +1,22 @@
-"""Long runs: options, an API server of their own, and progress on the standard output."""
+"""Long runs: an API server of their own, and progress on the standard output."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import dataclasses
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from webop.testing import LocalCluster
 
-T = TypeVar("T")
 Say = Callable[[str], object]
 
 _ROOT = Path(__file__).parents[1]
-
-
-def option(default: float, text: str, *, can_be_0: bool = False) -> Any:
-    """Declare an option of a run in a dataclass."""
-    return dataclasses.field(default=default, metadata={"help": text, "can_be_0": can_be_0})
-
-
-def build_parser(name: str, description: str | None, options: type) -> argparse.ArgumentParser:
-    """Return a parser of the options that a dataclass declares, and of ``--keep FOLDER``."""
-    parser = argparse.ArgumentParser(prog=f"python -m tools.soak.{name}", description=description)
-    for field in dataclasses.fields(options):
-        parser.add_argument(
-            f"--{field.name.replace('_', '-')}",
-            type=type(field.default),
-            default=field.default,
-            help=f"{field.metadata['help']} (%(default)g)",
-        )
-    text = "write logs and evidence to a new folder"
-    parser.add_argument("--keep", type=Path, metavar="FOLDER", help=text)
-    return parser
-
-
-def take_options(
-    parser: argparse.ArgumentParser, options: type[T]
-) -> tuple[T, Path | None, argparse.Namespace]:
-    """Read the command line, or end with an error; create the folder of ``--keep``.
-
-    Returns:
-        The options that the dataclass declares, the folder, and the other options.
-    """
-    chosen = parser.parse_args()
-    fields: Any = options
-    times = options(**{f.name: getattr(chosen, f.name) for f in dataclasses.fields(fields)})
-    for field in dataclasses.fields(fields):
-        value, can_be_0 = getattr(times, field.name), field.metadata["can_be_0"]
-        if not (value > 0 or (can_be_0 and value == 0)):  # nan is neither
-            least = "at least" if can_be_0 else "above"
-            parser.error(f"--{field.name.replace('_', '-')} must be {least} 0")
-    keep = chosen.keep
-    if keep is not None:
-        if keep.exists() and not (keep.is_dir() and not any(keep.iterdir())):
-            parser.error(f"--keep must be a new or an empty folder, got {keep}")
-        try:
-            keep.mkdir(parents=True, exist_ok=True)
-        except OSError as exc:
-            parser.error(f"--keep: cannot create {keep}: {exc.strerror}")
-    return times, keep, chosen
 
 
 def read_clock() -> float:
@@ -102,7 +52,6 @@ def prove(
     times: object,
     run: Callable[[LocalCluster, Path, Say], Coroutine[Any, Any, int]],
     keep: Path | None = None,
-    apiserver_flags: Sequence[str] = (),
 ) -> int:
     """Run a coroutine on a new cluster; return its exit code, or 130 after Ctrl-C.
 
@@ -114,7 +63,6 @@ def prove(
         run: gets the cluster, a folder for files, and a function that prints a line with the
             seconds since the start.
         keep: gets the files of the folder, and the logs of the cluster.
-        apiserver_flags: more arguments of kube-apiserver.
     """
     if problem := find_other_copy():
         sys.stderr.write(f"{name}: {problem}\n")
@@ -128,7 +76,7 @@ def prove(
     folder = tempfile.TemporaryDirectory(prefix=f"webop-{name}-")
     try:
         say(f"Starting a local API server. {times}")
-        with folder as path, LocalCluster(apiserver_flags=apiserver_flags) as cluster:
+        with folder as path, LocalCluster() as cluster:
             try:
                 return asyncio.run(run(cluster, Path(path), say))
             finally:

@@ -147,29 +147,6 @@ def test_a_run_without_files_ends_with_code_2_and_says_what_to_write(
     assert "Error: No files are given. Write: webop run -A handlers.py" in output
 
 
-@pytest.mark.parametrize(
-    ("code", "reason"),
-    [
-        ("", "Decorate a function, such as with @webop.on.create('pods')."),
-        (
-            "import webop\nwebop.rule('pods', id='no', cel='false', message='no')\n",
-            "Name the files with the handlers, too.",
-        ),
-    ],
-    ids=["nothing", "rules"],
-)
-def test_a_run_of_files_without_handlers_does_not_end_with_code_0(
-    tmp_path: Path, code: str, reason: str
-) -> None:
-    path = write(tmp_path, code)
-    output = fail(
-        "-A", "--standalone", "--liveness=http://127.0.0.1:1/healthz", path, folder=tmp_path, code=1
-    )
-    assert "There are " in output
-    assert str(path) in output
-    assert output.endswith(f"{reason}\n")
-
-
 async def test_an_operator_with_handlers_of_its_own_life_only_runs(workshop: Workshop) -> None:
     code = "import webop\n@webop.on.cleanup()\ndef fn(**_): ...\n"
     async with workshop.start("-A", workshop.write(code)) as command:

@@ -17,11 +17,7 @@ from webop.testing import LocalCluster
 from webop.version import __version__
 
 # Packages are downloaded, and an environment is made.
-pytestmark = [
-    pytest.mark.journey,
-    pytest.mark.timeout(1200),
-    pytest.mark.usefixtures("needs_kubectl"),
-]
+pytestmark = [pytest.mark.journey, pytest.mark.timeout(1200)]
 
 
 HANDLERS = """\

@@ -18,23 +18,8 @@ from webop.settings.base import list_fields
 
 COMMANDS = list(find_commands())
 PROGRAMS = {
-    *(
-        "cd",
-        "curl",
-        "date",
-        "deploy.sh",
-        "docker",
-        "eval",
-        "export",
-        "gh",
-        "git",
-        "helm",
-        "kind",
-        "kubectl",
-        "make",
-        "rm",
-    ),
-    *("openssl", "pip", "pytest", "python", "uvicorn"),
+    *("cd", "curl", "date", "deploy.sh", "docker", "eval", "export", "gh", "git", "helm", "kind"),
+    *("kubectl", "make", "openssl", "pip", "pytest", "python", "rm", "uvicorn"),
 }
 SECTIONS = list_fields(webop.OperatorSettings)
 TEXTS = {

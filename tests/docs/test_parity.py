@@ -13,7 +13,7 @@ from tools.parity.checklist import (
     load_reasons,
     read_marks,
 )
-from tools.parity.page import Row, State, build_page, fold, parse_page
+from tools.parity.page import Row, build_page, parse_page
 
 PAGE = TESTS.parent / "docs" / "parity.md"
 REMEDY = "Run `make parity`, or `make parity ARGS=<files>` for the tests that have changed."
@@ -74,38 +74,3 @@ def test_the_page_is_what_would_be_written_of_its_rows(rows: list[Row]) -> None:
     reasons = load_reasons()
     fresh = [Row(row.feature, row.tests, reasons.get(row.feature.id)) for row in rows]
     assert PAGE.read_text(encoding="utf-8") == build_page(fresh), REMEDY
-
-
-FEATURE = Feature("X-01", "Things", "a | b")
-
-
-@pytest.mark.parametrize(
-    ("tests", "reason", "state"),
-    [
-        ({"a.py::test_a": "passed"}, None, State.GREEN),
-        ({"a.py::test_a": "passed", "a.py::test_b": "failed"}, None, State.FAILING),
-        ({"a.py::test_a": "passed", "a.py::test_b": "not run"}, None, State.PENDING),
-        ({"a.py::test_a": "skipped"}, None, State.PENDING),
-        ({}, "It is advice.", State.EXPLAINED),
-        ({}, None, State.MISSING),
-    ],
-)
-def test_a_row_is_green_only_if_all_its_tests_passed(
-    tests: dict[str, str], reason: str | None, state: State
-) -> None:
-    row = Row(FEATURE, tests, reason)
-    assert row.state is state
-    page = build_page([row])
-    assert f"**{int(state is State.GREEN)} of 1 rows are green**" in page
-    assert parse_page(page, {"X-01": FEATURE})[0].tests == tests
-
-
-def test_parameter_sets_are_folded_into_their_test() -> None:
-    outcomes = {
-        "tests/a.py::test_a[1]": {"ids": ["X-01", "X-02"], "outcome": "passed"},
-        "tests/a.py::test_a[2]": {"ids": ["X-01"], "outcome": "failed"},
-    }
-    assert fold(outcomes) == {
-        ("X-01", "a.py::test_a"): "failed",
-        ("X-02", "a.py::test_a"): "passed",
-    }

@@ -14,14 +14,11 @@ def test_the_prose_is_easy_to_read() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("The port is to be\nfree.", [(1, "is to be")]),
         ("What waits in the queue is lost.", [(1, "What waits in the queue is lost.")]),
         ("`is to be`, ``anew``, [anew](anew.md)", [(1, "anew")]),
         ("```\nis to be\n```\n\n> is to be\n\nanew", [(7, "anew")]),
         ("| What it holds | is to be |", [(1, "is to be")]),
         ("<!-- prose: ok -->\nanew\nagain\n\nanew", [(5, "anew")]),
-        ("<!-- metrics -->\n| anew |\n<!-- end -->\nanew", [(4, "anew")]),
-        ("word " * 41 + "end.", [(1, "word word word word word word word word …")]),
         ("- " + "word " * 30 + "\n- " + "word " * 30, []),
     ],
 )

@@ -46,7 +46,7 @@ def test_what_differs_is_told() -> None:
     one, other = (register({"x": code % pair}, "webop") for pair in ((1, "a"), (2, "a")))
     assert compare(one, one) == []
     assert [str(item) for item in compare(one, other)] == [
-        "x: handlers/background/0/interval: webop 1, kopf 2"
+        "x: handlers/0/interval: webop 1, kopf 2"
     ]
     broken = register({"x": "import webop\nwebop.nothing"}, "webop")
     assert "AttributeError" in str(compare(broken, one)[0].ours)

@@ -40,7 +40,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.usefixtures("needs_kubectl")
 def test_the_tutorial_can_be_typed_in_an_empty_folder(player: Player) -> None:
     assert len(PARTS) == 5
     for part in PARTS:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.kit.operators import Kind, Objects, define_kinds
-from tests.kopf.relay import Relay, has_peer
+from tests.kopf.relay import Relay
 from webop.client.api import Client
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ def batons(webop_cluster: LocalCluster) -> Kind:
 def relay(
     tmp_path: Path, webop_cluster: LocalCluster, client: Client, batons: Kind, webop_namespace: str
 ) -> Relay:
-    if not has_peer():
-        pytest.skip("Kopf is not installed: it comes with the extra 'dev'.")
+    pytest.importorskip("kopf", reason="Kopf comes with the extra 'dev'.")
     objects = Objects(client, batons, webop_namespace)
     return Relay(tmp_path, webop_cluster.kubeconfig, objects)

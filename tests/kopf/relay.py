@@ -6,27 +6,20 @@ under the name ``kopf``. Its handlers note their calls in a file, which outlives
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import importlib.util
 import itertools
 import json
-import os
 import signal
-import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.kit.forking import ForkedProcess, fork
 from tests.kit.operators import Json, Objects, get_progress
-from tests.kit.processes import Command
+from tests.kit.processes import Command, Workshop
 from tests.kit.waiting import eventually
 
 KOPF, WEBOP = "kopf", "webop"
-
-_PEER_VARIABLE = "WEBOP_PEER_PYTHON"
 
 _PREAMBLE = """
 import importlib, json, os, time
@@ -97,50 +90,27 @@ class Relay:
     async def run(self, side: str, *options: str) -> AsyncIterator[Command]:
         """Let one of the two run, standalone by default; it is killed at the end of the block."""
         self.turn += 1
-        log = self.folder / f"{self.turn}-{side}.log"
-        arguments = (
-            "run",
-            *(options or ("--standalone",)),
-            "-n",
-            self.objects.namespace,
-            str(self._path),
-        )
-        process = await self._start((side, *arguments), log, self._build_environment(side))
-        try:
-            yield Command(process, log)
-        except AssertionError as exc:
-            exc.add_note(f"The end of the log of {side}:\n{log.read_text()[-5000:]}")
-            raise
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-
-    async def _start(
-        self, words: tuple[str, ...], log: Path, environment: dict[str, str]
-    ) -> asyncio.subprocess.Process | ForkedProcess:
-        if words[0] == "webop":
-            return fork(words, self.folder, environment, log, log)
-        with log.open("wb") as file:
-            return await asyncio.create_subprocess_exec(
-                *(_find_python(), "-m", *words),
-                stdout=file,
-                stderr=file,
-                cwd=self.folder,
-                env=environment,
-            )
-
-    def _build_environment(self, side: str) -> dict[str, str]:
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("WEBOP_", "KUBE"))}
-        return {
-            **kept,
-            "HOME": str(self.folder),
+        variables = {
             "KUBECONFIG": str(self.kubeconfig),
             "RELAY_CALLS": str(self._calls_path),
             "RELAY_KIND": self.objects.resource.name,
             "RELAY_SIDE": side,
             "RELAY_TURN": str(self.turn),
         }
+        command = await Workshop(self.folder).spawn(
+            (side, "run"),
+            *(options or ("--standalone",)),
+            *("-n", self.objects.namespace, self._path),
+            log=f"{self.turn}-{side}.log",
+            **variables,
+        )
+        try:
+            yield command
+        except AssertionError as exc:
+            exc.add_note(f"The end of the log of {side}:\n{command.output[-5000:]}")
+            raise
+        finally:
+            await command.kill()
 
     @property
     def _path(self) -> Path:
@@ -175,16 +145,6 @@ class Relay:
         """Wait until the present operator has seen all that has happened to the objects before."""
         name = f"fence-{next(self._fences)}"
         await self.objects.make(name, labels={"relay": "fence"})
-
-
-def _find_python() -> str:
-    """Return the interpreter that has Kopf."""
-    return os.environ.get(_PEER_VARIABLE, sys.executable)
-
-
-def has_peer() -> bool:
-    """Tell whether Kopf is installed here, or in the environment that a variable names."""
-    return _PEER_VARIABLE in os.environ or importlib.util.find_spec("kopf") is not None
 
 
 def get_records(body: Json) -> dict[str, Any]:

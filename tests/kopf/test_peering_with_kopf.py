@@ -75,7 +75,7 @@ class Story:
 
     async def run_kopf(self, *args: str) -> None:
         process = await asyncio.create_subprocess_exec(
-            os.environ.get("WEBOP_PEER_PYTHON", sys.executable),
+            sys.executable,
             *("-m", "kopf", *args, "-n", self.objects.namespace, "--peering=mine", "--quiet"),
             env={**os.environ, "KUBECONFIG": str(self._cluster.kubeconfig)},
         )

@@ -163,14 +163,6 @@ NOT_THERE = {
     "WebhookAutoTunnel": {"guess_host"},
 }
 """Members of classes that are not in the manual, and not in webop's classes."""
-FUNCTIONS = [
-    (place, name)
-    for place in ("", "on", "lifecycles")
-    for name, value in vars(getattr(kopf, place) if place else kopf).items()
-    if not name.startswith("_")
-    and (inspect.isfunction(value) or inspect.isclass(value))
-    and (name in kopf.__all__ or value.__module__ == f"kopf.{place}")
-]
 
 
 @pytest.mark.feature("REF-72", "REF-73", "REF-75", "REF-76", "ARC-01", "D-35")
@@ -181,28 +173,6 @@ def test_all_names_of_kopf_are_there_with_the_members_of_their_classes(name: str
         members = {member for member in dir(expected) if not member.startswith("_")}
         assert members - set(dir(getattr(webop, name))) == NOT_THERE.get(name, set())
     assert name in webop.__all__
-
-
-@pytest.mark.feature("REF-76", "D-30")
-@pytest.mark.parametrize(("place", "name"), FUNCTIONS)
-def test_functions_and_constructors_take_the_options_of_kopf(place: str, name: str) -> None:
-    def get_options(module: Any) -> dict[str, inspect.Parameter]:
-        return dict(inspect.signature(getattr(module, name)).parameters)
-
-    try:
-        expected = get_options(getattr(kopf, place) if place else kopf)
-    except ValueError:
-        return  # of a class that has no signature, such as an error
-    found = get_options(getattr(webop, place) if place else webop)
-    takes_any = any(option.kind is option.VAR_KEYWORD for option in found.values())
-    missing = {
-        option
-        for option, parameter in expected.items()
-        if parameter.kind in {parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD}
-        and not option.startswith("_")
-        and option not in found
-    }
-    assert takes_any or missing <= {"queueing"}  # as settings; the manual says batching
 
 
 DIFFERENT = {

@@ -85,16 +85,6 @@ def get_version(cluster: APIServer) -> str:
     return str(cluster.store.version)
 
 
-def test_the_same_requests_are_answered_the_same_with_uids_and_names(clock: Clock) -> None:
-    def play() -> list[Json]:
-        cluster = APIServer(clock, random.Random(7))
-        cluster.add_kind(GROUP, "things", "Thing")
-        body = {"apiVersion": f"{GROUP}/v1", "kind": "Thing", "metadata": {"generateName": "a-"}}
-        return [send(cluster, "POST", THINGS, body)[1] for _ in range(3)]
-
-    assert play() == play()
-
-
 def test_a_cache_that_lags_shows_the_past_until_it_catches_up(cluster: APIServer) -> None:
     stream = watch(cluster, resourceVersion=get_version(cluster))
     create(cluster, "one")
@@ -131,16 +121,6 @@ def test_what_is_compacted_is_answered_with_410(cluster: APIServer) -> None:
     assert send(cluster, "GET", THINGS, **exact)[0] == 410
     stream = watch(cluster, resourceVersion=past)
     assert (take(stream), stream.is_over) == ([("ERROR", "Expired")], True)
-
-
-def test_watches_that_are_open_lose_nothing_by_a_compaction(cluster: APIServer) -> None:
-    stream = watch(cluster, resourceVersion=get_version(cluster))
-    cluster.set_lag(1)
-    create(cluster, "one")
-    cluster.compact()
-    create(cluster, "two")
-    cluster.set_lag(0)
-    assert take(stream) == [("ADDED", "one"), ("ADDED", "two")]
 
 
 def install_hook(cluster: APIServer, way: str) -> None:

@@ -45,11 +45,17 @@ def test_a_seed_replays_exactly_and_its_log_stands_in_its_story() -> None:
     assert {*first} < {*second}
 
 
-def test_a_bug_that_is_put_back_is_found() -> None:
-    histories = "--theme", "policies", "--first", "100000", "--count", "10"
-    told = simulate("--mutants", "refused-patch-kept", *histories, "--jobs", "1")
-    assert "| policies | 1 | deletion |" in told, told
-    assert "Found 1 of 1 bugs." in told
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("shared-gate", "missed-while-down", "late-kind", "unseen-after-pause", "resumed-again"),
+        "refused-patch-kept",
+    ],
+)
+def test_a_bug_that_is_put_back_is_found_by_histories(name: str) -> None:
+    chosen = "--mutant", name, "--theme", MUTANTS[name].theme, "--first", "100000", "--count", "12"
+    done = run_module("tools.simulation", *chosen, "--jobs", "1", "--no-shrink")
+    assert done.returncode == 1, done.stdout
 
 
 @pytest.mark.parametrize("name", MUTANTS)
@@ -94,6 +100,8 @@ def test_a_history_found_by_a_mutant_is_shortened_and_kept_when_the_user_interru
     [
         (["--theme", "nosuch"], "invalid choice: 'nosuch' (choose from"),
         (["--jobs", "0"], "--jobs: must be a whole number above 0, got '0'"),
+        (["--plan", "tests/simulation"], "Cannot read a history from tests/simulation: "),
+        (["--plan", ".github/versions.json"], "it is no history, or another version has written"),
     ],
 )
 def test_a_mistake_in_the_command_line_is_explained_in_one_line(
@@ -102,15 +110,6 @@ def test_a_mistake_in_the_command_line_is_explained_in_one_line(
     done = run_module("tools.simulation", *arguments)
     assert done.returncode == 2
     assert message in done.stderr.splitlines()[-1]
-
-
-def test_a_file_of_another_version_is_explained(tmp_path: Path) -> None:
-    path = tmp_path / "history-1.json"
-    path.write_text('{"seed": 1, "steps": [], "colour": "red"}')
-    done = run_module("tools.simulation", "--plan", str(path))
-    assert done.returncode == 2
-    assert "it is no history, or another version has written it: " in done.stderr.splitlines()[-1]
-    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("theme", THEMES)

@@ -1,4 +1,4 @@
-"""The long runs of ``make chaos`` and so on: short versions of some, and their options."""
+"""The long runs of ``make chaos`` and ``make rollout``: short versions, and their options."""
 
 from __future__ import annotations
 
@@ -8,14 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.kit.operators import connect
 from tests.kit.pages import ROOT
 from tests.kit.processes import run_module
-from tools.soak.handover import story as handover
-from tools.soak.handover.__main__ import conclude
-from tools.soak.handover.moves import list_moves
-from tools.soak.rollout.__main__ import PARCELS
-from tools.soak.rollout.story import Creations, Times, play_renaming, set_up
+from tools.soak import chaos
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
@@ -23,48 +18,44 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.journey
 
 
-@pytest.mark.timeout(120)
-@pytest.mark.parametrize(
-    ("way", "acts"),
-    [("--shards", [handover.kill]), ("--lease", [handover.forbid])],
-)
-async def test_of_replicas_never_two_act_on_one_object(
-    webop_cluster: LocalCluster,
-    webop_namespace: str,
-    tmp_path: Path,
-    way: str,
-    acts: list[handover.Act],
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("way", ["lease", "shards"])
+async def test_no_rule_is_broken_as_replicas_are_killed_frozen_and_cut_off(
+    webop_cluster: LocalCluster, tmp_path: Path, way: str
 ) -> None:
-    times = handover.Times(objects=20, rate=5, replicas=2, duration=4, deadline=3, period=0.5)
-    async with handover.set_up(webop_cluster, webop_namespace, tmp_path, times, way) as stage:
-        await handover.play(stage, print, [*acts])
-        assert conclude(stage, print) == 0
-        moves = list_moves(handover.collect(stage)[0].calls, stage.events)
-    assert len({move.uid for move in moves}) > times.objects / 4
+    times = chaos.Times(minutes=0.4, objects=20, rate=5, replicas=2)
+    plan = [
+        chaos.Fault(3, "SIGKILL", 1, 1),
+        chaos.Fault(8, "long pause", None, 10),
+        chaos.Fault(10, "Lease of owners deleted", None, 0),
+        chaos.Fault(19, "closed", 0, 3),
+    ]
+    async with chaos.set_up(webop_cluster, tmp_path, times, way) as run:
+        await run.play(times, plan, print)
+        assert run.conclude(print) == 0
+        assert run.counts.total() == len(plan)
+        assert len(run.fleet.processes) == times.replicas + 1
+        assert len(run.recorder.lives) >= times.objects
 
 
-@pytest.mark.timeout(120)
-async def test_no_creation_fails_and_none_goes_unchecked_as_replicas_and_certificates_are_replaced(
-    webop_cluster: LocalCluster, webop_namespace: str, tmp_path: Path
+@pytest.mark.timeout(180)
+async def test_no_request_fails_as_replicas_and_certificates_are_replaced(
+    webop_cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    times = Times(rate=10, lag=0.2, shutdown_delay=1, settle=1, replicas=1)
-    async with connect(webop_cluster) as client:
-        await PARCELS.define(client)
-    async with set_up(webop_cluster, webop_namespace, PARCELS, tmp_path, times) as stage:
-        load = Creations(stage, "rollout")
-        await play_renaming(stage, load, print, rotates=True)
-        assert not load.unchecked
-        # Calls of the old webhook that meet new replicas are repeated, but not for ever.
-        assert len(load.failed) <= 0.05 * load.created, f"{stage.balancer.refused} not accepted"
-    assert load.created > 20
-    assert load.refused > 5
+    times = chaos.Times(minutes=0.6, objects=20, rate=10, replicas=2)
+    plan = [chaos.Fault(5, "certificates deleted", 0, 0), chaos.Fault(15, chaos.ROLLOUT, 0, 0)]
+    async with chaos.set_up(webop_cluster, tmp_path, times) as run:
+        await run.play(times, plan, print)
+        assert run.conclude(print) == 0
+        assert len(run.fleet.processes) == 2 * times.replicas
+        assert run.users.counts["bad one denied"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--replicas", "0"], "--replicas must be above 0"),
-        (["--keep", "README.md"], "--keep must be a new or an empty folder, got README.md"),
+        (["--keep", "README.md"], "--keep must be a new folder, got README.md"),
     ],
 )
 def test_a_wrong_option_is_refused_before_anything_is_started(

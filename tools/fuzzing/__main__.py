@@ -13,27 +13,19 @@ import asyncio
 import base64
 import contextlib
 import logging
-import random
 import re
 import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 from asgi_lifespan import LifespanManager
 
 import webop
-from tools.fuzzing.hostile_requests import (
-    PATHS,
-    QUERIES,
-    Request,
-    generate_documents,
-    generate_spoilt_bodies,
-    generate_spoilt_streams,
-)
+from tools.fuzzing.hostile_requests import Request, generate, generate_spoilt_streams
 from tools.fuzzing.recorded_handlers import RecordedHandlers
 from webop.objects.json_text import cut
 from webop.servers.http.listener import Listener
@@ -51,20 +43,16 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 @dataclass
-class Finding:
-    """One kind of wrong answer, with the smallest request that has led to it."""
-
-    detail: str
-    request: object
-    count: int = 1
-
-
-@dataclass
 class Report:
-    """What has come of a run."""
+    """What has come of a run.
+
+    Attributes:
+        findings: what was wrong, with the smallest request that has led to it: rules to the number
+            of times, a detail, and that request.
+    """
 
     statuses: Counter[str] = field(default_factory=Counter)
-    findings: dict[str, Finding] = field(default_factory=dict)
+    findings: dict[str, tuple[int, str, str]] = field(default_factory=dict)
     slowest: float = 0.0
 
     @property
@@ -73,19 +61,18 @@ class Report:
         return self.statuses.total()
 
     def note(self, rule: str, detail: str, request: object) -> None:
-        """Take note of a wrong answer; of those of one kind, the smallest request is kept."""
-        known = self.findings.setdefault(rule, Finding(detail, request, 0))
-        known.count += 1
-        if len(repr(request)) < len(repr(known.request)):
-            known.request, known.detail = request, detail
+        """Take note of a wrong answer."""
+        count, *known = self.findings.get(rule, (0, detail, repr(request)))
+        best = min((detail, repr(request)), (known[0], known[1]), key=lambda pair: len(pair[1]))
+        self.findings[rule] = (count + 1, *best)
 
     def summarize(self) -> str:
         """Return the figures, and all of the findings."""
         counts = ", ".join(f"{status}: {n}" for status, n in sorted(self.statuses.items()))
         lines = [f"{self.count} requests, the slowest took {self.slowest:.3f} s; {counts}"]
-        for rule, finding in self.findings.items():
-            lines += [f"{finding.count} times: {rule}", _shorten(finding.detail[-1000:])]
-            lines += [_shorten(repr(finding.request))[:5000], ""]
+        for rule, (count, detail, request) in self.findings.items():
+            lines += [f"{count} times: {rule}", _shorten(detail[-1000:])]
+            lines += [_shorten(request)[:5000], ""]
         return "\n".join([*lines, f"{len(self.findings)} findings"])
 
 
@@ -293,16 +280,6 @@ async def _call(app: Any, request: Request) -> tuple[int, bytes]:
     }
     await app(scope, receive, send)
     return status, body
-
-
-def generate(count: int, number: int) -> Iterator[Request]:
-    """Yield requests of all sorts; a document goes to several paths, spoilt and unspoilt."""
-    dice = random.Random(number)
-    for request in generate_documents(max(count // 4, 1), number):
-        yield request
-        yield replace(request, path=dice.choice(PATHS), headers=(), method="POST")
-        yield replace(request, path=dice.choice(PATHS), query=dice.choice(QUERIES), chunk=0)
-    yield from generate_spoilt_bodies(count // 4, number)
 
 
 @contextlib.asynccontextmanager

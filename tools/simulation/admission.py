@@ -7,14 +7,12 @@ answer asks for another one (429 and 5xx with Retry-After, ten times at most).
 
 Guarantees:
     - Endpoints come and go some time after the readiness of their replicas has changed.
-    - Each replica has a certificate by a CA of its own, and rotates both in the step "rotate".
     - A changed webhook configuration is in force some time later, as planned.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextvars
 import random
 from collections import defaultdict
@@ -27,10 +25,8 @@ import orjson
 import webop
 from tools.simulation.admission_rules import AdmissionJudge, Attempt
 from tools.simulation.replicas import GROUP, NAMESPACE, PLURAL, ReplicaProcess
-from webop.admission.configurations.replica_agreement import PREFIX
 from webop.errors import ReviewError
 from webop.servers.base import WebhookClientConfig, WebhookFn
-from webop.servers.limits import get_hosting
 from webop.testing.apiserver import Refusal, Request, Response
 from webop.testing.apiserver.webhooks import Review
 
@@ -45,7 +41,6 @@ _PROBING = 1.0  # seconds between looks at the readiness of a replica
 _AGREEING = 2.0  # seconds in which a replica that stops finds out whether others stay
 _JOINING = 3.0  # seconds more than until the end: requests go by the CAs of their begin
 _TRIES = 11  # of client-go
-_SETTLING = 5.0  # seconds until API servers surely know that they are to trust another CA
 _PATIENCE = 60.0  # seconds of a rollout for a new replica to be listed
 _ENOUGH = 40.0  # seconds of the calm in which there are still creations to be judged
 
@@ -57,43 +52,25 @@ class Server:
         fn: judges reviews; None while nobody listens.
         context: of the replica's calls.
         calls: those in flight.
-        ca: the CA of its certificate.
         lost: done when the process is killed.
     """
 
-    def __init__(self, identity: str) -> None:
+    def __init__(self) -> None:
         self.fn: WebhookFn | None = None
         self.context = contextvars.Context()
         self.calls: set[asyncio.Task[Any]] = set()
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.rotation = asyncio.Event()
-        self._identity = identity
-        self._generation = 0
-        self.ca = self._make_ca()
 
     async def serve(self, fn: WebhookFn) -> AsyncGenerator[WebhookClientConfig, None]:
-        """Listen, and change the certificate as :class:`webop.WebhookServiceServer` does."""
+        """Listen until the end."""
         self.context, self.fn = contextvars.copy_context(), fn
         try:
-            while True:
-                yield _build_config(self.ca)
-                await self.rotation.wait()
-                self.rotation.clear()
-                new = self._make_ca()
-                both = _build_config(self.ca, new)
-                yield both
-                await get_hosting().confirm(both)
-                await asyncio.sleep(_SETTLING)
-                self.ca = new
+            yield {"service": {"namespace": NAMESPACE, "name": "operator"}, "caBundle": ""}
+            await asyncio.Event().wait()
         finally:
             self.fn = None
             if self.calls:
                 await asyncio.wait(self.calls)
-
-    def _make_ca(self) -> str:
-        self._generation += 1
-        text = base64.b64encode(f"{self._identity} {self._generation}".encode()).decode()
-        return f"-----BEGIN CERTIFICATE-----\n{text}\n-----END CERTIFICATE-----"
 
 
 class Admission:
@@ -133,11 +110,6 @@ class Admission:
         self._spawn(self._watch_readiness())
         self._spawn(self._create_again_and_again())
 
-    def shake(self) -> None:
-        """Change certificates in the middle of the end, sometimes."""
-        if self._rng.random() < 0.5:
-            self._world.network.later(self._rng.uniform(0.0, 0.1), self.take, "rotate")
-
     async def end(self) -> None:
         """Stop what :meth:`begin` began."""
         for task in self._tasks:
@@ -152,7 +124,7 @@ class Admission:
     ) -> None:
         self.versions[process] = self.version
         self._lags[process] = self._rng.uniform(0.0, 3.0)
-        server = self.servers[process] = Server(process.identity)
+        server = self.servers[process] = Server()
         settings.admission.server = server.serve
         settings.admission.managed = NAME
         settings.admission.replica_lifetime = self.plan.lifetime
@@ -163,13 +135,9 @@ class Admission:
         """Carry out requests of users, one after another."""
         self._spawn(self._request_all(requests))
 
-    def take(self, kind: str) -> None:
-        """Roll the other version of the operator out, or change all certificates."""
-        if kind == "rollout":
-            self._spawn(self._roll_out())
-        else:
-            for server in self.servers.values():
-                server.rotation.set()
+    def roll_out(self) -> None:
+        """Roll the other version of the operator out."""
+        self._spawn(self._roll_out())
 
     def stop(self, process: ReplicaProcess) -> None:
         """Send SIGTERM to a replica: it serves on for a while (as ``webop run`` does it)."""
@@ -219,8 +187,6 @@ class Admission:
         server, config = self.servers[process], review.webhook["clientConfig"]
         if server.fn is None:
             return _fail(f"connection refused by {process}")
-        if server.ca not in base64.b64decode(config["caBundle"]).decode():
-            return _fail(f"x509: certificate of {process} signed by unknown authority")
         copy, path = orjson.loads(orjson.dumps(review)), config["service"]["path"].strip("/")
         call: asyncio.Task[Any] = self._world.loop.create_task(
             server.fn(copy, webhook=path),
@@ -337,28 +303,6 @@ async def _retire(process: ReplicaProcess) -> None:
         await process.operator.retire()
     finally:
         process.task.cancel()
-
-
-def _build_config(*cas: str) -> WebhookClientConfig:
-    bundle = base64.b64encode("\n".join(cas).encode()).decode()
-    return {"service": {"namespace": NAMESPACE, "name": "operator"}, "caBundle": bundle}
-
-
-def describe_configuration(text: str) -> str:
-    """Describe a change of a webhook configuration, without the ids of real processes."""
-    body = orjson.loads(text)
-    annotations = body.get("metadata", {}).get("annotations", {})
-    records = [text for key, text in annotations.items() if key.startswith(PREFIX)]
-    names = [orjson.loads(record)["identity"] for record in records if record]
-    words = [f"records of {names}"] if names else []
-    words += [f"{len(records) - len(names)} records less"] if None in records else []
-    if "webhooks" in body:
-        served = [
-            (w["name"], sorted(name for rule in w["rules"] for name in rule["resources"]))
-            for w in body["webhooks"]
-        ]
-        words.append(f"webhooks: {served}")
-    return "; ".join(words)
 
 
 def _fail(problem: str) -> Refusal:

@@ -16,7 +16,6 @@ from tools.simulation.replicas import (
     FINAL,
     FINALIZER,
     FOREIGN,
-    LABEL,
     PLURAL,
     PREFIX,
     Call,
@@ -71,8 +70,6 @@ class CalmJudge:
         objects = self._world.list_objects()
         for name, body in objects.items():
             if "deletionTimestamp" in body["metadata"]:
-                if self._has_left_unseen(body):
-                    continue
                 finalizers = body["metadata"].get("finalizers")
                 problems.append(f"deletion: {name} is still there: {finalizers}")
             else:
@@ -171,21 +168,9 @@ class CalmJudge:
             for plan in plans
         )
         is_right = is_guarded == (FINALIZER in meta.get("finalizers", []))
-        if not is_right and not self._has_left_unseen(body):
+        if not is_right:
             problems.append(f"finalizer: of {name} ({uid}), wanted: {is_guarded}")
         return problems
-
-    def _has_left_unseen(self, body: Json) -> bool:
-        """Tell whether an object can have left the selector while no operator watched it."""
-        world, uid = self._world, body["metadata"]["uid"]
-        if not world.plan.has_selector or LABEL in body["metadata"].get("labels", {}):
-            return False
-        departure = self._judge.get_departure(uid)
-        is_alone = world.plan.mode == "alone"
-        return not any(
-            is_alone and process.is_running and process.started_at + AFTERMATH < departure
-            for process in world.processes
-        )
 
     def may_be_lost(self, call: Call) -> bool:
         """Tell whether an outcome may not be known to the last process.

@@ -16,7 +16,7 @@ from tools.simulation.plans import (
     Plan,
     Step,
 )
-from tools.simulation.replicas import LABEL, PARTS, PLURAL
+from tools.simulation.replicas import PARTS
 from tools.simulation.themes import BACKGROUND_KINDS, STATE_KINDS, THEMES, Theme
 from webop.testing.simulation.network import Fault
 
@@ -39,36 +39,31 @@ def draw_plan(seed: int, theme_name: str | None = None) -> Plan:
         seed,
         mode,
         replicas,
-        tuple(_draw_handlers(rng, theme)),
-        _sort(steps),
+        _draw_handlers(rng, theme),
+        steps,
         _draw_settings(rng, theme, mode),
         has_status=rng.random() < 0.3,
         is_late=is_late,
         is_hosted=name == "lockouts" or rng.random() < 0.5,
         discovery_lag=rng.choice((0.0, 0.5, 3.0)) if name == "kinds" else 0.0,
     )
-    more = _add_meddling, _add_upgrade, _add_peers, _add_kind_changes, _add_mismatch, _add_guards
-    for add in more:
-        plan = add(plan, length)
-    plan = _add_reconciler(_add_late_definition(plan), length)
-    for vary in (_vary_background, _vary_events, _stack):
-        plan = _vary(plan, vary)
-    if theme.has_selector:
-        plan = _add_selector(plan)
-    plan = _add_shards(plan, length)
-    has_webhooks = theme.has_webhooks and mode != "peering"
-    return _add_admission(plan, length) if has_webhooks else plan
+    for about, add in _ADDITIONS.items():
+        add(plan, random.Random(f"{about} {seed}"), length)
+    _add_shards(plan, random.Random(f"shards {seed}"), length)
+    if theme.has_webhooks and mode != "peering":
+        _add_admission(plan, random.Random(f"admission {seed}"), length)
+    plan.steps.sort(key=_get_time)
+    return plan
 
 
-def _add_selector(plan: Plan) -> Plan:
-    """Let a selector of the watch choose the objects, instead of filters of some handlers."""
-    handlers, upgraded = (
-        tuple(dataclasses.replace(handler, is_choosy=True) for handler in version)
-        for version in (plan.handlers, plan.upgraded)
-    )
-    selectors = {"label_selectors": {PLURAL: f"{LABEL}=yes"}}
-    settings = {**plan.settings, "watching": {**plan.settings["watching"], **selectors}}
-    return dataclasses.replace(plan, handlers=handlers, upgraded=upgraded, settings=settings)
+def _vary(plan: Plan, vary: Callable[[HandlerPlan], Iterable[HandlerPlan]]) -> None:
+    """Let handlers be others; the same ones in both versions."""
+    for handlers in (plan.handlers, plan.upgraded):
+        handlers[:] = [other for handler in handlers for other in vary(handler)]
+
+
+def _get_time(step: Step) -> float:
+    return step.at
 
 
 def _draw_handlers(rng: random.Random, theme: Theme) -> list[HandlerPlan]:
@@ -138,27 +133,26 @@ def _draw_settings(rng: random.Random, theme: Theme, mode: str) -> dict[str, Any
         "execution": {"default_backoff": rng.choice((0.5, 5.0))},
         "watching": {
             "inactivity_timeout": 70.0,
-            "streaming_list": rng.random() < theme.streaming,
+            "streaming_list": rng.random() < 0.6,
             "server_timeout": rng.choice((None, 20.0)),
         },
     }
 
 
-def _add_admission(plan: Plan, length: float) -> Plan:
+def _add_admission(plan: Plan, rng: random.Random, length: float) -> None:
     """Add webhooks to some plans, rollouts and rotations; half of these are spared all faults."""
-    rng = random.Random(f"admission {plan.seed}")
     if rng.random() > 0.6:
-        return plan
+        return
     # What replaces replicas before the next ones are ready is no rollout.
     steps = [step for step in plan.steps if step.kind != "upgrade"]
     if rng.random() < 0.5:
         steps = [step for step in steps if step.kind not in _FAULTS]
     for _ in range(rng.choice((0, 0, 1, 2))):
         steps.append(Step(rng.uniform(0, length), "stop", rng.randrange(plan.replicas), 1.0))
-    steps += [Step(rng.uniform(0, length), "rotate") for _ in range(rng.choice((0, 0, 1, 2)))]
     if rng.random() < 0.6:
         steps.append(Step(rng.uniform(0, length), "rollout", None, 60.0))
-    admission = AdmissionPlan(
+    plan.steps = steps
+    plan.admission = AdmissionPlan(
         pace=rng.choice((0.5, 2.0, 5.0)),
         seconds=rng.choice((0.0, 0.05, 0.5)),
         lifetime=rng.choice((90.0, 120.0)),
@@ -167,36 +161,33 @@ def _add_admission(plan: Plan, length: float) -> Plan:
         is_persistent=rng.random() < 0.25,
         lag=rng.choice((0.0, 0.3, 1.0)),
     )
-    return dataclasses.replace(plan, steps=_sort(steps), admission=admission)
 
 
-def _add_meddling(plan: Plan, length: float) -> Plan:
+def _add_meddling(plan: Plan, rng: random.Random, length: float) -> None:
     """Let users annotate objects, and overwrite what one handler has written before the next."""
-    rng = random.Random(f"meddling {plan.seed}")
     if rng.random() > 0.3:
-        return plan
+        return
     kind = rng.choice(("create", "update"))
     effect = rng.choice(("status", "result", "fn"))
     quick = HandlerPlan(f"quick-{kind}", kind, effect=effect)
-    slow = HandlerPlan(f"slow-{kind}", kind, seconds=rng.choice((1.0, 3.0)))
-    steps = list(plan.steps)
-    for step in plan.steps:
+    plan.handlers[:0] = [
+        quick,
+        HandlerPlan(f"slow-{kind}", kind, seconds=rng.choice((1.0, 3.0))),
+    ]
+    for step in sorted(plan.steps, key=_get_time):
         if step.kind in {"create", "update", "replace"} and rng.random() < 0.6:
             delay = rng.choice((0.3, 0.6, 1.5, rng.uniform(0, length / 4)))
             what = rng.choice(("meddle", "meddle", "annotate"))
-            steps.append(Step(step.at + delay, what, step.target))
-    handlers = (quick, slow, *plan.handlers)
-    return dataclasses.replace(plan, handlers=handlers, steps=_sort(steps))
+            plan.steps.append(Step(step.at + delay, what, step.target))
 
 
-def _add_upgrade(plan: Plan, length: float) -> Plan:
+def _add_upgrade(plan: Plan, rng: random.Random, length: float) -> None:
     """Let some operators be replaced by versions with other handlers, or restarted while users act.
 
     In between, a handler has failed for the first time, and users change what it waits for.
     """
-    rng = random.Random(f"upgrade {plan.seed}")
     if rng.random() > 0.35:
-        return plan
+        return
     name = rng.choice(NAMES)
     begin, fails = rng.uniform(0.0, length / 2), rng.choice((2.0, 5.0, 15.0))
     attempts = tuple(Attempt("temporary", fails) for _ in range(rng.choice((1, 2, 4))))
@@ -204,216 +195,171 @@ def _add_upgrade(plan: Plan, length: float) -> Plan:
     waiting = HandlerPlan(
         f"waiting-{kind}", kind, attempts, subs=rng.choice((0, 2)), is_choosy=rng.random() < 0.25
     )
-    handlers = [HandlerPlan("noting-update", "update"), *plan.handlers]
-    handlers.insert(rng.randrange(len(handlers) + 1), waiting)
+    plan.handlers.insert(0, HandlerPlan("noting-update", "update"))
+    plan.handlers.insert(rng.randrange(len(plan.handlers) + 1), waiting)
     at, down = begin + rng.choice((0.3, 1.0, 3.0)), rng.choice((0.5, 2.0, 20.0))
-    steps = [
-        *plan.steps,
+    plan.steps += [
         Step(max(0.0, begin - 1.0), "create", name),
         Step(begin, "update", name),
         Step(at, rng.choice(("upgrade", "upgrade", "kill", "stop")), 0, down),
     ]
     for _ in range(rng.randint(0, 3)):
         what = rng.choice(("update", "label", "annotate", "delete"))
-        steps.append(Step(at + rng.uniform(-0.2, 1.2) * down, what, name))
-    upgraded = [handler for handler in handlers if rng.random() > 0.2]
+        plan.steps.append(Step(at + rng.uniform(-0.2, 1.2) * down, what, name))
+    upgraded = plan.upgraded = [handler for handler in plan.handlers if rng.random() > 0.2]
     if upgraded and rng.random() < 0.6:
         number = rng.randrange(len(upgraded))
         other = not upgraded[number].is_choosy
         upgraded[number] = dataclasses.replace(upgraded[number], is_choosy=other)
     if rng.random() < 0.6 or not upgraded:
-        upgraded.insert(
-            0, _draw_handler(rng, THEMES["mixed"], rng.choice(THEMES["mixed"].pool), "new")
-        )
-    return dataclasses.replace(
-        plan, handlers=tuple(handlers), steps=_sort(steps), upgraded=tuple(upgraded)
-    )
+        mixed = THEMES["mixed"]
+        upgraded.insert(0, _draw_handler(rng, mixed, rng.choice(mixed.pool), "new"))
 
 
-def _add_reconciler(plan: Plan, length: float) -> Plan:
+def _add_reconciler(plan: Plan, rng: random.Random, length: float) -> None:
     """Let some operators keep parts of each object, which users delete, edit and orphan."""
-    rng = random.Random(f"reconciler {plan.seed}")
     if rng.random() > 0.25:
-        return plan
+        return
     attempts: tuple[Attempt, ...] = ()
     if rng.random() < 0.4:
         attempts = _draw_attempts(rng, rng.randint(1, 3), (0.0, 0.3, 1.0, 5.0), 0.0)
-    seconds = rng.choice((0.0, 0.05, 0.5, 3.0))
-    keeper = HandlerPlan("keeper", "reconcile", attempts, seconds, is_sync=False)
-    steps = list(plan.steps)
+    keeper = HandlerPlan("keeper", "reconcile", attempts, rng.choice((0.0, 0.05, 0.5, 3.0)))
+    plan.handlers.append(keeper)
+    plan.upgraded += [keeper] if plan.upgraded else []
     for _ in range(rng.choice((0, 1, 3, 6))):
         what = rng.choice(sorted(SPOILING))
-        steps.append(Step(rng.uniform(0, length), what, rng.choice(NAMES)))
+        plan.steps.append(Step(rng.uniform(0, length), what, rng.choice(NAMES)))
     if rng.random() < 0.4:  # what users do overtakes the responses to applies
         at, name = rng.uniform(0, length), rng.choice(NAMES)
         late = Fault("late", (), ("PATCH",), PARTS, seconds=3.0)
-        steps += [Step(at, "fault", None, 4.0, late), Step(at, "update", name)]
-        steps += [Step(at + rng.uniform(0.1, 4.0), what, name) for what in sorted(SPOILING)]
-    upgraded = (*plan.upgraded, keeper) if plan.upgraded else ()
-    return dataclasses.replace(
-        plan, handlers=(*plan.handlers, keeper), steps=_sort(steps), upgraded=upgraded
-    )
+        plan.steps += [Step(at, "fault", None, 4.0, late), Step(at, "update", name)]
+        for what in sorted(SPOILING):
+            plan.steps.append(Step(at + rng.uniform(0.1, 4.0), what, name))
 
 
-def _add_shards(plan: Plan, length: float) -> Plan:
+def _add_shards(plan: Plan, rng: random.Random, length: float) -> None:
     """Let the replicas of some operators share the work: they come, go, stall, and are cut off."""
-    rng = random.Random(f"shards {plan.seed}")
     is_chosen = plan.mode == "lease" and plan.replicas > 1 and rng.random() < 0.5
     if plan.mode != "shards" and not is_chosen:
-        return plan
+        return
     replicas = max(plan.replicas, rng.randint(2, 4))
-    steps = list(plan.steps)
+    steps = plan.steps
     late = rng.sample(range(replicas), rng.choice((0, 0, 1, 1, 2)) % replicas)
     steps += [Step(rng.uniform(0, 0.5), "stop", one, rng.uniform(3, length)) for one in late]
     for _ in range(rng.choice((1, 2, 4, 8))):
         steps += draw_move(rng, rng.uniform(0, length + 10.0), rng.randrange(replicas))
     if rng.random() < 0.4:
         steps.append(Step(rng.uniform(0, length), "crowd", rng.choice((10, 25))))
-    shared: dict[str, Any] = {}
-    if rng.random() < 0.25:
-        shared = rng.choice(({"shard_by": "namespace"}, {"unsharded": [PLURAL]}))
-    settings = {**plan.settings, "leadership": shared} if shared else plan.settings
-    is_mutual = rng.random() < 0.5
-    handlers, upgraded = (
-        tuple(
-            dataclasses.replace(handler, is_mutual=is_mutual and handler.kind == "reconcile")
-            for handler in version
-        )
-        for version in (plan.handlers, plan.upgraded)
-    )
+    if rng.random() < 0.5:
+        _vary(plan, lambda each: [dataclasses.replace(each, is_mutual=each.kind == "reconcile")])
     some = (rng.randrange(replicas),)
-    return dataclasses.replace(
-        plan,
-        mode="shards",
-        replicas=replicas,
-        handlers=handlers,
-        upgraded=upgraded,
-        steps=_sort(steps),
-        settings=settings,
-        leaders=some if rng.random() < 0.2 else (),
-        canaries=some if rng.random() < 0.15 else (),
-    )
+    plan.mode, plan.replicas = "shards", replicas
+    plan.leaders = some if rng.random() < 0.2 else ()
+    plan.canaries = some if rng.random() < 0.15 else ()
 
 
-def _add_peers(plan: Plan, length: float) -> Plan:
+def _add_peers(plan: Plan, rng: random.Random, length: float) -> None:
     """Let operators of others join some peerings: they leave, or vanish without notice."""
-    rng = random.Random(f"peers {plan.seed}")
     if plan.mode != "peering" or rng.random() < 0.4:
-        return plan
-    steps = list(plan.steps)
+        return
     if rng.random() < 0.7:
-        steps = [step for step in steps if step.kind not in {"fault", "pause", "unlock", "lag"}]
+        spared = {"fault", "pause", "unlock", "lag"}
+        plan.steps = [step for step in plan.steps if step.kind not in spared]
     for _ in range(rng.randint(1, 2)):
         kind, priority = rng.choice(("peer", "lost peer")), rng.choice((-1, 0, 1, 100))
-        steps.append(Step(rng.uniform(0, length), kind, priority, rng.choice((5.0, 30.0, 70.0))))
-    return dataclasses.replace(plan, steps=_sort(steps))
+        at = rng.uniform(0, length)
+        plan.steps.append(Step(at, kind, priority, rng.choice((5.0, 30.0, 70.0))))
 
 
-def _add_kind_changes(plan: Plan, length: float) -> Plan:
+def _add_kind_changes(plan: Plan, rng: random.Random, length: float) -> None:
     """Let the kind change, with objects in indexes, while a handler runs and an object goes."""
-    rng = random.Random(f"kind changes {plan.seed}")
     if plan.is_late or rng.random() > 0.2:
-        return plan
-    handlers = [
+        return
+    guards = {"delete", "daemon", "timer"} if rng.random() < 0.7 else set()
+    _vary(plan, lambda handler: [handler] if handler.kind not in guards else [])
+    plan.handlers[:0] = [
         HandlerPlan("index-all", "index"),
         HandlerPlan("index-general", "index", seconds=0.05, is_general=True),
         HandlerPlan("watching", "event"),
         HandlerPlan("slow-update", "update", seconds=3.0),
     ]
-    guards = {"delete", "daemon", "timer"} if rng.random() < 0.7 else set()
-    handlers += [handler for handler in plan.handlers if handler.kind not in guards]
     at = rng.uniform(5.0, 5.0 + length)
-    steps = [*plan.steps, *(Step(at - 4.0, "create", name) for name in NAMES)]
-    steps += [
+    plan.steps += [Step(at - 4.0, "create", name) for name in NAMES]
+    plan.steps += [
         Step(at - rng.choice((0.1, 1.0, 2.5)), "update", "one"),
         Step(at, rng.choice(("alter", "regroup", "regroup"))),
         Step(at + rng.uniform(0.0, 3.0), rng.choice(("delete", "update")), "two"),
         Step(at + rng.uniform(3.0, 20.0), rng.choice(("alter", "regroup"))),
     ]
-    upgraded = tuple(handler for handler in plan.upgraded if handler.kind not in guards)
-    return dataclasses.replace(
-        plan, handlers=tuple(handlers), steps=_sort(steps), upgraded=upgraded
-    )
 
 
-def _add_late_definition(plan: Plan) -> Plan:
+def _add_late_definition(plan: Plan, rng: random.Random, _: float) -> None:
     """Let some late kinds be defined while credentials are lost, some time after the start."""
-    rng = random.Random(f"late definition {plan.seed}")
     if not plan.is_late or rng.random() > 0.5:
-        return plan
+        return
     at = rng.uniform(13.0, 20.0)
-    steps = [
-        dataclasses.replace(step, at=at) if step.kind == "define" else step for step in plan.steps
+    plan.steps = [
+        dataclasses.replace(step, at=at) if step.kind == "define" else step
+        for step in sorted(plan.steps, key=_get_time)
     ]
-    steps += [
+    plan.steps += [
         Step(at - 1.0, "fault", None, 0.0, Fault("cut")),
         Step(at - 1.0, "fault", None, rng.choice((1.5, 5.0)), Fault("status", status=401)),
+        Step(at + 0.1, "create", "one"),
+        Step(at + 0.4, "create", "two"),
     ]
-    steps += [Step(at + 0.1, "create", "one"), Step(at + 0.4, "create", "two")]
-    return dataclasses.replace(plan, steps=_sort(steps), is_hosted=True)
+    plan.is_hosted = True
 
 
-def _add_mismatch(plan: Plan, length: float) -> Plan:
+def _add_mismatch(plan: Plan, rng: random.Random, length: float) -> None:
     """Let an object cease to match, or match for a while, when most else is over."""
-    rng = random.Random(f"mismatch {plan.seed}")
-    is_choosy = any(plan.kind == "daemon" and plan.is_choosy for plan in plan.handlers)
+    is_choosy = any(each.kind == "daemon" and each.is_choosy for each in plan.handlers)
     if not is_choosy or rng.random() > 0.5:
-        return plan
+        return
     at, name = length + rng.uniform(2.0, 10.0), rng.choice(NAMES)
-    steps = [Step(at - 2.0, "create", name), Step(at, "toggle", name)]
-    steps += [Step(at + 5.0, "toggle", name)] if rng.random() < 0.5 else []
-    return dataclasses.replace(plan, steps=_sort([*plan.steps, *steps]))
+    plan.steps += [Step(at - 2.0, "create", name), Step(at, "toggle", name)]
+    plan.steps += [Step(at + 5.0, "toggle", name)] if rng.random() < 0.5 else []
 
 
-def _add_guards(plan: Plan, length: float) -> Plan:
+def _add_guards(plan: Plan, rng: random.Random, length: float) -> None:
     """Let another operator have its finalizer on an object, which then outlives ours."""
-    rng = random.Random(f"guards {plan.seed}")
     if rng.random() > 0.25:
-        return plan
-    steps = list(plan.steps)
+        return
     for name in rng.sample(NAMES, rng.randint(1, 2)):
-        at = rng.uniform(0.0, length / 2)
-        steps += [Step(at, "create", name), Step(at + rng.choice((0.0, 0.02, 3.0)), "guard", name)]
+        at, half = rng.uniform(0.0, length / 2), length / 2
+        plan.steps.append(Step(at, "create", name))
+        plan.steps.append(Step(at + rng.choice((0.0, 0.02, 3.0)), "guard", name))
         if rng.random() < 0.7:
-            steps.append(Step(at + rng.uniform(0.0, length / 2), "delete", name))
+            plan.steps.append(Step(at + rng.uniform(0.0, half), "delete", name))
         if rng.random() < 0.7:
-            steps.append(Step(at + rng.uniform(0.0, length / 2), "unguard", name))
-    return dataclasses.replace(plan, steps=_sort(steps))
+            plan.steps.append(Step(at + rng.uniform(0.0, half), "unguard", name))
 
 
-def _vary(plan: Plan, vary: Callable[[HandlerPlan, int], Iterable[HandlerPlan]]) -> Plan:
-    """Let handlers of some plans be others; the same ones in both versions."""
-    handlers, upgraded = (
-        tuple(other for handler in version for other in vary(handler, plan.seed))
-        for version in (plan.handlers, plan.upgraded)
-    )
-    return dataclasses.replace(plan, handlers=handlers, upgraded=upgraded)
+def _vary_handlers(plan: Plan, rng: random.Random, _: float) -> None:
+    """Let some handlers change their objects, fail, or share a function with others."""
+    is_varied = rng.random() <= 0.6
+
+    def vary(handler: HandlerPlan) -> Iterable[HandlerPlan]:
+        if handler.kind in BACKGROUND_KINDS and is_varied:
+            return [_vary_background(handler, plan.seed)]
+        if handler.kind == "event":
+            rng = random.Random(f"events {plan.seed} {handler.id}")
+            if rng.random() <= 0.4:
+                return [dataclasses.replace(handler, effect=rng.choice(("status", "fn")))]
+        if handler.kind in _STACKED:  # several decorators, with one id
+            rng = random.Random(f"stack {plan.seed} {handler.id}")
+            if rng.random() <= 0.15:
+                kinds = dict.fromkeys([handler.kind, *rng.sample(_STACKED, rng.randint(1, 2))])
+                return [dataclasses.replace(handler, kind=kind) for kind in kinds]
+        return [handler]
+
+    _vary(plan, vary)
 
 
-def _vary_events(plan: HandlerPlan, seed: int) -> Iterable[HandlerPlan]:
-    """Let some event handlers change their objects."""
-    rng = random.Random(f"events {seed} {plan.id}")
-    if plan.kind != "event" or rng.random() > 0.4:
-        return (plan,)
-    return (dataclasses.replace(plan, effect=rng.choice(("status", "fn"))),)
-
-
-def _stack(plan: HandlerPlan, seed: int) -> Iterable[HandlerPlan]:
-    """Let some functions have several decorators, with one id."""
-    rng = random.Random(f"stack {seed} {plan.id}")
-    if plan.kind not in _STACKED or rng.random() > 0.15:
-        return (plan,)
-    kinds = [plan.kind, *rng.sample(_STACKED, rng.randint(1, 2))]
-    return [dataclasses.replace(plan, kind=kind) for kind in dict.fromkeys(kinds)]
-
-
-def _vary_background(plan: HandlerPlan, seed: int) -> Iterable[HandlerPlan]:
-    """Let some timers and daemons fail, wait before their first call, or not end when asked to."""
-    is_varied = random.Random(f"background {seed}").random() <= 0.6
-    if plan.kind not in BACKGROUND_KINDS or not is_varied:
-        return (plan,)
+def _vary_background(plan: HandlerPlan, seed: int) -> HandlerPlan:
+    """Let a timer or daemon fail, wait before its first call, or not end when asked to."""
     rng = random.Random(f"background {seed} {plan.id}")
-    varied = dataclasses.replace(
+    return dataclasses.replace(
         plan,
         attempts=_draw_attempts(rng, rng.choice((0, 0, 1, 2, 4)), (0.3, 1.0, 5.0, 15.0), 0.1),
         effect=rng.choice((plan.effect, "count-fn", "count")),
@@ -421,8 +367,17 @@ def _vary_background(plan: HandlerPlan, seed: int) -> Iterable[HandlerPlan]:
         is_sharp=plan.kind == "timer" and rng.random() < 0.4,
         is_stubborn=plan.kind == "daemon" and rng.random() < 0.25,
     )
-    return (varied,)
 
 
-def _sort(steps: list[Step]) -> tuple[Step, ...]:
-    return tuple(sorted(steps, key=lambda step: step.at))
+_ADDITIONS = {
+    "meddling": _add_meddling,
+    "upgrade": _add_upgrade,
+    "peers": _add_peers,
+    "kind changes": _add_kind_changes,
+    "mismatch": _add_mismatch,
+    "guards": _add_guards,
+    "late definition": _add_late_definition,
+    "reconciler": _add_reconciler,
+    "background": _vary_handlers,
+}
+"""What is added to some plans, in this order, each by random numbers of its own."""

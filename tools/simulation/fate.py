@@ -51,26 +51,6 @@ def _draw_lockout(rng: random.Random, at: float, seconds: float, _: int) -> Iter
     yield Step(at, "fault", None, seconds, Fault("status", status=401))
 
 
-def _draw_relisting(rng: random.Random, at: float, _: float, __: int) -> Iterator[Step]:
-    """The history is lost, and the new listing shows what was true some seconds ago."""
-    late = Fault("late", (), ("GET",), "things", seconds=rng.choice((2.0, 5.0)))
-    for name in rng.sample(NAMES, 2):
-        yield Step(max(0.0, at - rng.choice((0.1, 0.1, 0.5, 2.8))), "update", name)
-    yield Step(at, "compact")
-    yield Step(at, "fault", None, 3.0, late)
-    yield Step(at, "fault", None, 0.0, Fault("cut", path="things"))
-
-
-def _draw_crowd(rng: random.Random, at: float, seconds: float, _: int) -> Iterator[Step]:
-    """Many objects at once; the watch cache may lag behind them."""
-    if rng.random() < 0.5:
-        yield Step(at, "lag", None, seconds)
-    if rng.random() < 0.5:
-        fault = Fault("status", (), ("PATCH",), "things")
-        yield Step(at + rng.uniform(0, 0.5), "fault", None, rng.uniform(2, 15), fault)
-    yield Step(at, "crowd", rng.choice((10, 25)))
-
-
 def _draw_burst(rng: random.Random, at: float, _: float, __: int) -> Iterator[Step]:
     """Many objects at once, whose patches hang."""
     kind = rng.choice(("hung", "silent", "late"))
@@ -148,8 +128,6 @@ def draw_move(rng: random.Random, at: float, replica: int) -> Iterator[Step]:
 _SERIES = {
     "outage": _draw_outage,
     "lockout": _draw_lockout,
-    "relisting": _draw_relisting,
-    "crowd": _draw_crowd,
     "burst": _draw_burst,
     "takeover": _draw_takeover,
     "freeze": _draw_freeze,

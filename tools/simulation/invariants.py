@@ -129,9 +129,7 @@ class Judge:
         self._judge_repetition(call)
 
     def _judge_deletion_event(self, call: Call) -> None:
-        """An event handler gets the deletion of an object once, if it cannot come back."""
-        if self.world.plan.has_selector:
-            return
+        """An event handler gets the deletion of an object once."""
         key = call.process.identity, call.handler, call.uid
         if call.reason == "DELETED" and key in self._told:
             self.complain(f"repetition: {call}, which knows of the deletion")
@@ -353,14 +351,6 @@ class Judge:
     def get_last_change(self, uid: str) -> float:
         """Return when the essence of an object has changed last; 0 if it never has."""
         return max((moment for moment, _ in self._reshaped[uid]), default=0.0)
-
-    def get_departure(self, uid: str) -> float:
-        """Return when an object has lost the label that a selector wants; infinity if it has it."""
-        departure = math.inf
-        for moment, essence in self._reshaped[uid]:
-            is_chosen = json.loads(essence).get(LABEL) == "yes"
-            departure = math.inf if is_chosen else min(departure, moment)
-        return departure
 
     def _note_writer(self, user: str, uid: str) -> None:
         # A timer that counts writes for ever.

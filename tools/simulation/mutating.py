@@ -36,6 +36,7 @@ class Mutant:
 
     Attributes:
         story: what a user would see.
+        theme: of the histories that find it; empty if none do.
         module: whose source is changed.
         old: a text that is in the source exactly once.
         new: what takes its place.
@@ -47,6 +48,7 @@ class Mutant:
     old: str
     new: str
     test: str
+    theme: str = ""
 
     def change(self, source: str) -> str:
         """Return the source of the module with the bug in it.

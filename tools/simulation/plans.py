@@ -21,7 +21,7 @@ USES |= SPOILING
 STRIKES = {"kill", "stop", "pause"}
 CHANGES = {"compact", "define", "alter", "regroup", "unlock", "lag", "crowd", "fault", "policy"}
 CHANGES |= {"lease deleted"}
-STEPS = USES | STRIKES | CHANGES | {"upgrade", "peer", "lost peer", "rollout", "rotate"}
+STEPS = USES | STRIKES | CHANGES | {"upgrade", "peer", "lost peer", "rollout"}
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class AdmissionPlan:
     lag: float = 0.0
 
 
-@dataclass(frozen=True)
+@dataclass
 class Plan:
     """A history before it has happened.
 
@@ -152,15 +152,15 @@ class Plan:
     seed: int
     mode: str = "alone"
     replicas: int = 1
-    handlers: tuple[HandlerPlan, ...] = ()
-    steps: tuple[Step, ...] = ()
+    handlers: list[HandlerPlan] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
     settings: dict[str, Any] = field(default_factory=dict)
     has_status: bool = False
     is_late: bool = False
     is_hosted: bool = False
     discovery_lag: float = 0.0
     admission: AdmissionPlan | None = None
-    upgraded: tuple[HandlerPlan, ...] = ()
+    upgraded: list[HandlerPlan] = field(default_factory=list)
     leaders: tuple[int, ...] = ()
     canaries: tuple[int, ...] = ()
 
@@ -179,11 +179,6 @@ class Plan:
         return any(handler.kind == "reconcile" for handler in (*self.handlers, *self.upgraded))
 
     @property
-    def has_selector(self) -> bool:
-        """Whether a selector of the watch hides objects, which seem deleted when they leave it."""
-        return bool(self.settings.get("watching", {}).get("label_selectors"))
-
-    @property
     def worker_limit(self) -> int | None:
         """How many objects are worked on at once; None for no limit."""
         limit: int | None = self.settings.get("batching", {}).get("worker_limit")
@@ -200,7 +195,7 @@ def dump(plan: Plan) -> str:
 
 
 def _simplify(value: Any) -> Any:
-    if isinstance(value, tuple):
+    if isinstance(value, list | tuple):
         return [_simplify(item) for item in value]
     if isinstance(value, dict):
         return {name: item for name, item in value.items() if item != {}}
@@ -208,7 +203,7 @@ def _simplify(value: Any) -> Any:
         return value
     usual = {one.name: one.default for one in dataclasses.fields(value)}
     fields = {name: getattr(value, name) for name in usual}
-    return {name: _simplify(item) for name, item in fields.items() if item != usual[name]}
+    return {name: _simplify(item) for name, item in fields.items() if item not in ([], usual[name])}
 
 
 def load(data: dict[str, Any]) -> Plan:
@@ -218,7 +213,7 @@ def load(data: dict[str, Any]) -> Plan:
         TypeError, KeyError, AttributeError: it is not the plan of a history, or of another version.
     """
     handlers, upgraded = (
-        tuple(map(_load_handler, data.get(version, ()))) for version in ("handlers", "upgraded")
+        [*map(_load_handler, data.get(version, ()))] for version in ("handlers", "upgraded")
     )
     steps = [
         Step(**{**step, "fault": _load_fault(step["fault"])} if "fault" in step else step)
@@ -230,7 +225,7 @@ def load(data: dict[str, Any]) -> Plan:
         raise TypeError(f"there is no step {' or '.join(sorted(unknown))}")
     if data.get("mode", "alone") not in MODES:
         raise TypeError(f"there is no mode {data['mode']}")
-    made = {"handlers": handlers, "steps": tuple(steps), "admission": admission}
+    made = {"handlers": handlers, "steps": steps, "admission": admission}
     made |= {name: tuple(data.get(name, ())) for name in ("leaders", "canaries")}
     return Plan(**{**data, **made, "upgraded": upgraded})
 

@@ -138,7 +138,7 @@ class ReplicaProcess(Process):
         self.ended_at: float | None = None
         self.is_dead = False
         self.stopping_since: float | None = None
-        self._world = world
+        self.world = world
         self.context = contextvars.copy_context()
         self.context.run(current_process.set, self)
         self.operator: Operator
@@ -157,7 +157,7 @@ class ReplicaProcess(Process):
     @is_stopping.setter
     def is_stopping(self, value: bool) -> None:
         if not value or self.stopping_since is None:  # another signal changes nothing
-            self.stopping_since = self._world.loop.time() if value else None
+            self.stopping_since = self.world.loop.time() if value else None
 
     def __str__(self) -> str:
         return self.identity
@@ -169,35 +169,25 @@ class ReplicaProcess(Process):
     @property
     def is_sharer(self) -> bool:
         """Whether it shares the work with others, instead of being elected."""
-        plan = self._world.plan
+        plan = self.world.plan
         return plan.mode == "shards" and self.number not in plan.leaders
 
     @property
     def is_canary(self) -> bool:
-        return self.number in self._world.plan.canaries
+        return self.number in self.world.plan.canaries
 
     @property
     def indexing(self) -> float:
         """The seconds that one call of each indexer takes together."""
         return sum(plan.seconds for plan in self.handlers if plan.kind == "index")
 
-    def judge_daemon(self, plan: HandlerPlan, uid: str) -> None:
-        self._world.judge.background.judge_daemon(self, plan, uid)
-
-    def judge_step(self, what: tuple[str, str]) -> None:
-        self._world.judge.leadership.judge_step(self, what)
-
-    def look_beside(self, name: str) -> int:
-        """Return the value of the object that the parts of an object depend on."""
-        return self._world.look_beside(name)
-
     def _build(self) -> None:
-        plan = self._world.plan
+        plan = self.world.plan
         registry = webop.OperatorRegistry()
 
         @webop.on.login(registry=registry, id="login")
         async def login(**_: Any) -> ConnectionInfo | None:
-            token = self._world.get_token(self.number)
+            token = self.world.get_token(self.number)
             return ConnectionInfo(server="http://cluster", token=token) if token else None
 
         fns: dict[str, Any] = {}  # those with several decorators have one id
@@ -205,9 +195,9 @@ class ReplicaProcess(Process):
             fn = fns.setdefault(handler.id, _build_function(handler, self))
             _declare(registry, handler, fn)
         settings = self._build_settings(plan)
-        if self._world.admission is not None:
-            self._world.admission.equip(self, registry, settings)
-        transport = SimulatedTransport(self._world.network, self)
+        if self.world.admission is not None:
+            self.world.admission.equip(self, registry, settings)
+        transport = SimulatedTransport(self.world.network, self)
         self.operator = Operator(
             OperatorOptions(
                 registry=registry,
@@ -237,7 +227,7 @@ class ReplicaProcess(Process):
         return settings
 
     def act(self, plan: HandlerPlan, handler: str, kwargs: Mapping[str, Any]) -> _Act:
-        return _Act(self._world, self, plan, handler, kwargs)
+        return _Act(self.world, self, plan, handler, kwargs)
 
 
 @dataclass
@@ -449,7 +439,7 @@ async def _keep_parts(
         if param.seconds:
             await asyncio.sleep(param.seconds)
         wanted = list_parts(kwargs["name"], kwargs["spec"].get("value", 0))
-        more = {"beside": process.look_beside(kwargs["name"])} if param.is_mutual else {}
+        more = {"beside": process.world.look_beside(kwargs["name"])} if param.is_mutual else {}
         for name, value in wanted.items():
             head = {"apiVersion": f"{GROUP}/v1", "kind": "Part", "metadata": {"name": name}}
             await children.apply({**head, "spec": {"value": value, **more}})
@@ -461,7 +451,7 @@ async def _run_daemon(process: ReplicaProcess, param: HandlerPlan, **kwargs: Any
     plan = param
     stopped: webop.DaemonStopped = kwargs["stopped"]
     key, loop = (plan.id, kwargs["uid"]), asyncio.get_running_loop()
-    process.judge_daemon(plan, key[1])
+    process.world.judge.background.judge_daemon(process, plan, key[1])
     process.started_daemons[key] = loop.time()
     process.daemons[key] = process.daemons.get(key, 0) + 1
     doing = process.act(plan, plan.id, kwargs)
@@ -471,10 +461,10 @@ async def _run_daemon(process: ReplicaProcess, param: HandlerPlan, **kwargs: Any
             if plan.is_stubborn:
                 await asyncio.Event().wait()
             await stopped.wait(plan.life if attempt.end == "ok" else _UNTIL_FAILURE)
-            process.judge_step(key)
+            process.world.judge.leadership.judge_step(process, key)
             if stopped:
                 await asyncio.sleep(plan.seconds)
-                process.judge_step(key)
+                process.world.judge.leadership.judge_step(process, key)
                 return
             if attempt.end == "ok":
                 process.ended_daemons.add(key)

@@ -57,10 +57,7 @@ class ShardJudge:
 
     def judge_step(self, process: ReplicaProcess, what: Call | tuple[str, str]) -> None:
         """No handler takes a step when another replica owns the shard of its object."""
-        options = self._world.plan.settings.get("leadership", {})
-        uid = what.uid if isinstance(what, Call) else what[1]
-        shard = find_shard(NAMESPACE if options.get("shard_by") == "namespace" else uid)
-        owner = self.find_owner(0 if options.get("unsharded") else shard)
+        owner = self.find_owner(find_shard(what.uid if isinstance(what, Call) else what[1]))
         if process.is_sharer and owner not in {process.identity, ""}:
             self._judge.complain(f"overlap: {what} of {process} goes on, but {owner} owns it")
         self.judge_owners()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from tools.simulation.plans import Plan
+from tools.simulation.plans import HandlerPlan, Plan
 from tools.simulation.world import Verdict, run
 
 
@@ -62,23 +62,15 @@ def _propose(plan: Plan) -> Iterator[Plan]:
 
 
 def _simplify_handlers(plan: Plan) -> Iterator[Plan]:
+    usual = HandlerPlan("", "")
     for field in ("handlers", "upgraded"):
         handlers = getattr(plan, field)
         for number, handler in enumerate(handlers):
-            for simpler in (
-                replace(handler, attempts=()),
-                replace(handler, attempts=handler.attempts[:-1]),
-                replace(handler, seconds=0.0),
-                replace(handler, subs=0),
-                replace(handler, effect=""),
-                replace(handler, is_sync=False),
-                # Objects that a selector hides are not for handlers of all objects.
-                replace(handler, is_choosy=handler.is_choosy and plan.has_selector),
-            ):
+            for name in ("attempts", "seconds", "subs", "effect", "is_sync", "is_choosy"):
+                simpler = replace(handler, **{name: getattr(usual, name)})
                 if simpler != handler:
-                    yield _change(
-                        plan, field, (*handlers[:number], simpler, *handlers[number + 1 :])
-                    )
+                    changed = [*handlers[:number], simpler, *handlers[number + 1 :]]
+                    yield _change(plan, field, changed)
 
 
 def _change(plan: Plan, field: str, value: Any) -> Plan:

@@ -30,8 +30,6 @@ class Theme:
         least_replicas: how many there are, unless one is alone.
         worker_limits: how many objects are worked on at once.
         has_webhooks: whether there may be admission webhooks.
-        streaming: the share of operators that use streaming lists.
-        has_selector: whether a label selector hides objects from the operator.
     """
 
     fate: tuple[str, ...] = (
@@ -56,8 +54,6 @@ class Theme:
     least_replicas: int = 1
     worker_limits: tuple[int | None, ...] = (None, None, 2)
     has_webhooks: bool = True
-    streaming: float = 0.6
-    has_selector: bool = False
 
 
 THEMES = {
@@ -66,13 +62,6 @@ THEMES = {
         fate=("outage", "outage", "compact", "lag", "watches"),
         kinds=("index", "event"),
         pool=_UNGUARDED_KINDS,
-    ),
-    "listings": Theme(
-        fate=("relisting", "relisting", "lag"),
-        kinds=("create", "update"),
-        pool=("update", "field", "event"),
-        modes=("alone",),
-        streaming=0.0,
     ),
     "writes": Theme(
         fate=("fault",),
@@ -87,11 +76,6 @@ THEMES = {
         fate=("fault", "stop", "pause", "lockout"),
         user=("label", "label", "delete", "replace", "update"),
         kinds=("daemon", "timer"),
-    ),
-    "handovers": Theme(
-        fate=("kill", "stop", "stop", "pause", "fault", "unlock"),
-        kinds=("create", "update"),
-        modes=("lease", "lease", "peering"),
     ),
     "races": Theme(
         fate=("fault", "fault", "lag"),
@@ -117,12 +101,6 @@ THEMES = {
         fate=("alter", "alter", "outage", "fault", "lockout"),
         kinds=("index", "daemon", "create"),
         has_webhooks=False,
-    ),
-    "crowds": Theme(
-        fate=("fault", "crowd", "crowd"),
-        kinds=("create",),
-        methods=(("PATCH",),),
-        worker_limits=(None, 2),
     ),
     "bursts": Theme(
         fate=("burst",), kinds=("create",), pool=STATE_KINDS, modes=("lease",), has_webhooks=False
@@ -165,12 +143,5 @@ THEMES = {
         modes=("shards",),
         least_replicas=2,
         has_webhooks=False,
-    ),
-    "selectors": Theme(
-        fate=("fault", "stop", "kill", "pause", "outage", "watches", "compact", "lag"),
-        user=("label", "label", "delete", "replace", "update"),
-        kinds=("daemon", "create"),
-        has_webhooks=False,
-        has_selector=True,
     ),
 }

@@ -26,13 +26,13 @@ from unittest import mock
 
 import orjson
 
-from tools.simulation.admission import Admission, describe_configuration
+from tools.simulation.admission import Admission
 from tools.simulation.api_server import APIServer
 from tools.simulation.invariants import Judge, list_notes
 from tools.simulation.network import HANGING, FaultyNetwork
 from tools.simulation.patience import LATENESS, SETTLING, SETTLING_SOON
 from tools.simulation.peers import Peers
-from tools.simulation.plans import SPOILING, USES, HandlerPlan, Plan, Step
+from tools.simulation.plans import SPOILING, STRIKES, USES, HandlerPlan, Plan, Step
 from tools.simulation.replicas import (
     BESIDE,
     CATEGORY,
@@ -73,18 +73,8 @@ _LEASE_GRACE = 0.05  # seconds; as webop's own thread has it
 _LEASE_NAP = 0.5  # seconds between two looks without a lease
 _LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
 _PEERINGS = f"/apis/kopf.dev/v1/namespaces/{NAMESPACE}/kopfpeerings"
-_DISTURBING = {
-    "fault",
-    "kill",
-    "stop",
-    "pause",
-    "alter",
-    "regroup",
-    "unlock",
-    "lease deleted",
-    "rollout",
-    "upgrade",
-}
+_DISTURBING = STRIKES | {"fault", "alter", "regroup", "unlock", "lease deleted"}
+_DISTURBING |= {"rollout", "upgrade"}
 _DEFINITION = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{PLURAL}.{GROUP}"
 PARTS_PATH = f"/apis/{GROUP}/v1/namespaces/{NAMESPACE}/{PARTS}"
 OBJECTS = f"/apis/{GROUP}/v1/namespaces/{NAMESPACE}/{PLURAL}"
@@ -155,7 +145,7 @@ class World:
         self.admission = Admission(self, plan.admission) if plan.admission else None
 
     @property
-    def handlers(self) -> tuple[HandlerPlan, ...]:
+    def handlers(self) -> list[HandlerPlan]:
         """The handlers of the present version of the operator."""
         return (self._is_upgraded and self.plan.upgraded) or self.plan.handlers
 
@@ -348,9 +338,9 @@ class World:
             self._upgrade(step)
         elif step.kind in {"peer", "lost peer"}:
             self.peers.join(int(step.target), step.seconds, is_lost=step.kind == "lost peer")
-        elif step.kind in {"rollout", "rotate"}:
+        elif step.kind == "rollout":
             assert self.admission is not None
-            self.admission.take(step.kind)
+            self.admission.roll_out()
         else:
             self._strike(step)
         if step.kind in _DISTURBING:
@@ -557,8 +547,6 @@ class World:
     async def _end(self) -> None:
         """Stop all replicas; those that were killed end now, without anybody hearing of it."""
         self.tell("the end")
-        if self.admission is not None:
-            self.admission.shake()
         for process in self.processes:
             is_retiring = process.is_stopping and self.admission is not None
             process.is_stopping = True
@@ -577,9 +565,9 @@ class World:
     def _note_request(self, sender: Sender, request: servers.Request) -> None:
         self._requests += 1
         if request.method != "GET":
-            body = "" if "/leases/" in request.path else (request.body or b"").decode()
-            if "webhookconfigurations" in request.path:
-                body = describe_configuration(body)
+            # Webhook configurations have the ids of real processes.
+            is_long = "/leases/" in request.path or "webhookconfigurations" in request.path
+            body = "" if is_long else (request.body or b"").decode()
             self.tell(f"{sender}: {request.method} {request.path.removeprefix(OBJECTS)} {body}")
 
     def _read_wall_clock(self) -> dt.datetime:

@@ -1,15 +1,8 @@
-"""Compare what snippets register under webop and under its peer.
-
-For the snippets of the documentation in ``test_snippets.py``, and for any folder of Python files:
-``python -m tools.site.comparing FOLDER [--prelude FILE]``. ``WEBOP_PEER_PYTHON`` names the
-interpreter that has kopf, if it is not this one.
-"""
+"""Compare what the snippets of the documentation register under webop and under its peer."""
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -18,16 +11,6 @@ from pathlib import Path
 from typing import Any
 
 Report = dict[str, dict[str, Any]]
-
-# The names that fragments take for granted.
-PRELUDE = """
-import asyncio, datetime, functools, logging, os, random, threading, time
-from collections.abc import AsyncIterator, Mapping
-from typing import Any, Literal, TypedDict
-import kubernetes, yaml
-import kopf
-from kopf import Memo
-"""
 
 
 @dataclass(frozen=True)
@@ -43,15 +26,12 @@ class Difference:
         return f"{self.snippet}: {self.path}: webop {self.ours!r}, kopf {self.theirs!r}"
 
 
-def register(snippets: Mapping[str, str], framework: str, prelude: str = "") -> Report:
+def register(snippets: Mapping[str, str], framework: str) -> Report:
     """Run the snippets under "webop" or "kopf" in one process, and return what they registered."""
-    python = sys.executable
-    if framework == "kopf":
-        python = os.environ.get("WEBOP_PEER_PYTHON") or sys.executable
     script = Path(__file__).with_name("registering.py")
     done = subprocess.run(
-        [python, str(script), framework],
-        input=json.dumps({"snippets": dict(snippets), "prelude": prelude}),
+        [sys.executable, str(script), framework],
+        input=json.dumps(dict(snippets)),
         capture_output=True,
         text=True,
         check=False,
@@ -82,33 +62,3 @@ def _walk(ours: Any, theirs: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
             yield from _walk(mine, other, f"{path}/{number}")
     elif ours != theirs:
         yield path.lstrip("/"), ours, theirs
-
-
-def main() -> int:
-    """Compare the files of a folder, and print the differences and what could not be imported."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--prelude", type=Path, help="code to run before each snippet")
-    arguments = parser.parse_args()
-    prelude = arguments.prelude.read_text(encoding="utf-8") if arguments.prelude else PRELUDE
-    snippets = {
-        path.stem: path.read_text(encoding="utf-8")
-        for path in sorted(arguments.folder.glob("*.py"))
-    }
-    ours, theirs = (register(snippets, name, prelude) for name in ("webop", "kopf"))
-    for name, entry in ours.items():
-        if entry["error"] and theirs[name]["error"]:
-            sys.stdout.write(f"neither: {name}: {entry['error']} | {theirs[name]['error']}\n")
-    differences = compare(ours, theirs)
-    for difference in differences:
-        sys.stdout.write(f"{difference}\n")
-    handlers = sum(len(items) for entry in ours.values() for items in entry["handlers"].values())
-    imported = sum(not entry["error"] for entry in ours.values())
-    sys.stdout.write(
-        f"{imported} of {len(ours)} imported, {handlers} handlers, {len(differences)} differences\n"
-    )
-    return 1 if differences else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

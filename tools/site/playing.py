@@ -69,7 +69,6 @@ class Entry:
     terminal: int
     line: str
     output: str
-    """With the escape sequences of colours."""
 
 
 @dataclass
@@ -119,7 +118,7 @@ class Player:
         operator, entry = next(iter(self._operators.items()))
         del self._operators[operator]
         time.sleep(_PAUSE)
-        entry.output = operator.output
+        entry.output = operator.text
         assert operator.interrupt() == 0, operator.text
         assert "Traceback" not in operator.text.rpartition("Stopping")[2], operator.text
 
@@ -188,7 +187,7 @@ class Player:
         # A repeated line counts once.
         if self.transcript and self.transcript[-1].line == line:
             self.transcript.pop()
-        self.transcript.append(Entry(number, line, terminal.output))
+        self.transcript.append(Entry(number, line, terminal.text))
         return self.transcript[-1]
 
     def _find_terminal(self, *, is_operator: bool) -> Terminal:

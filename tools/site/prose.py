@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import sys
-from bisect import bisect_right
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -77,56 +76,43 @@ _CELL = re.compile(r"^ *\|(.*)\|$", re.MULTILINE)
 
 
 class Finding(NamedTuple):
-    line: int
+    line: int  # with which the paragraph begins
     words: str
     advice: str
 
 
 def check(text: str) -> list[Finding]:
     """Return what is hard to read in a text of Markdown."""
-    blank = lambda match: re.sub(r"[^\n]", "", match[0])  # noqa: E731
-    text = _SKIPPED.sub(blank, text)
+    text = _SKIPPED.sub(lambda match: re.sub(r"[^\n]", "", match[0]), text)
     findings: set[Finding] = set()
-    for match in _PASSAGE.finditer(text):
-        findings.update(check_passage(match[0], text.count("\n", 0, match.start()) + 1))
-    for match in _CELL.finditer(text):
-        line = text.count("\n", 0, match.start()) + 1
-        for cell in match[1].split("|"):
-            findings.update(check_passage(cell, line, is_cell=True))
+    for pattern in (_PASSAGE, _CELL):
+        for match in pattern.finditer(text):
+            line = text.count("\n", 0, match.start()) + 1
+            for passage in match[0].split("|"):
+                found = check_passage(_strip(passage), is_cell=pattern is _CELL)
+                findings.update(Finding(line, words, advice) for words, advice in found)
     return sorted(findings)
 
 
-def check_passage(passage: str, line: int, *, is_cell: bool = False) -> Iterator[Finding]:
-    """Yield the findings of a paragraph, an item or a cell, which begins at a line."""
-    starts, text = [], ""
-    for part in passage.splitlines():
-        starts.append(len(text))
-        text += " ".join(_strip(part).split()) + " "
-
-    def locate(position: int) -> int:
-        return line + bisect_right(starts, position) - 1
-
+def check_passage(text: str, *, is_cell: bool) -> Iterator[tuple[str, str]]:
+    """Yield what is hard to read in a paragraph, an item or a cell, and the advice."""
     for pattern, advice in _PATTERNS:
         for match in pattern.finditer(text):
-            yield Finding(locate(match.start()), match[0], advice)
+            yield match[0], advice
     if is_cell:
         return
     for match in _RIDDLE.finditer(text):
-        yield Finding(locate(match.start()), _shorten(match[0]), "begin with the subject")
-    position = 0
+        yield _shorten(match[0]), "begin with the subject"
     for sentence in _SENTENCES.split(text):
-        position = text.index(sentence, position)
         if (count := len(_WORD.findall(sentence))) > LONGEST:
-            advice = f"split this sentence of {count} words"
-            yield Finding(locate(position), _shorten(sentence), advice)
-        position += len(sentence)
+            yield _shorten(sentence), f"split this sentence of {count} words"
 
 
-def _strip(line: str) -> str:
+def _strip(text: str) -> str:
     """Replace code by one word and links by their texts; remove comments and pictures."""
-    line = re.sub(r"(?:``.+?``|`[^`]*`)", "…", line)
-    line = re.sub(r"<!--.*?-->|!\[[^\]]*\]\([^)]*\)", "", line)
-    return re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", line)
+    text = re.sub(r"(?:``.+?``|`[^`]*`)", "…", " ".join(text.split()))
+    text = re.sub(r"<!--.*?-->|!\[[^\]]*\]\([^)]*\)", "", text)
+    return " ".join(re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text).split())
 
 
 def _shorten(sentence: str) -> str:

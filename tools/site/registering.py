@@ -2,9 +2,8 @@
 
 A script of its own, ``python registering.py webop|kopf < job.json > report.json``, so that it can
 run under an interpreter that has only the one framework. All snippets are run in one process,
-each as a module of its own with a fresh registry. The job is
-``{"snippets": {name: code}, "prelude": code}``, the report ``{name: {"error": …, "handlers": …}}``;
-the handlers are told in words that both frameworks share, by families, in order.
+each as a module of its own with a fresh registry. The job is ``{name: code}``, the report
+``{name: {"error": …, "handlers": …}}``; the handlers are told in words that both frameworks share.
 """
 
 from __future__ import annotations
@@ -16,15 +15,12 @@ import itertools
 import json
 import os
 import re
-import signal
 import sys
 import tempfile
 import types
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
-SECONDS = 60
 _RETRYING = ("errors", "timeout", "retries", "backoff")
 _FILTERS = ("labels", "annotations", "when", "field", "value", "old", "new")
 _BACKGROUND = ("initial_delay", "interval", "sharp", "idle")
@@ -32,23 +28,6 @@ _CANCELLING = ("cancellation_backoff", "cancellation_timeout", "cancellation_pol
 _WEBHOOK = ("operations", "subresource", "persistent", "side_effects", "ignore_failures")
 _OPTIONS = ("id", "param", *_RETRYING, *_FILTERS, "deleted", *_BACKGROUND, *_CANCELLING, *_WEBHOOK)
 _SELECTOR = ("group", "version", "kind", "plural", "singular", "shortcut", "category")
-
-_FAMILIES = {
-    "ActivityHandler": "activities",
-    "WebhookHandler": "webhooks",
-    "ConversionHandler": "conversions",
-    "IndexHandler": "indexes",
-    "IndexingHandler": "indexes",
-    "EventHandler": "events",
-    "WatchingHandler": "events",
-    "DaemonHandler": "background",
-    "TimerHandler": "background",
-    "ChangeHandler": "changes",
-    "ChangingHandler": "changes",
-    "ReconcileHandler": "reconcilers",
-    "ChildHandler": "reconcilers",
-    "MappingHandler": "reconcilers",
-}
 
 
 def adapt(code: str, framework: str) -> str:
@@ -59,58 +38,41 @@ def adapt(code: str, framework: str) -> str:
     return re.sub(rf"(?m)^(\s*)from {other}\b", rf"\1from {framework}", code)
 
 
-def run(job: dict[str, Any], framework: str) -> dict[str, Any]:
+def run(snippets: dict[str, str], framework: str) -> dict[str, Any]:
     module = importlib.import_module(framework)
     report = {}
-    for name, code in job["snippets"].items():
+    for name, code in snippets.items():
         registry = module.OperatorRegistry()
         module.set_default_registry(registry)
         if framework == "webop":  # pages may define the same kind in different ways
             importlib.import_module("webop.models.definitions")._defined.clear()
         space = types.ModuleType("snippet_" + re.sub(r"\W", "_", name))
         space.__file__ = f"{name}.py"
-        error = _execute(space, adapt(code, framework), adapt(job.get("prelude", ""), framework))
+        error = _execute(space, adapt(code, framework))
         own = [item for item in vars(space).values() if isinstance(item, module.OperatorRegistry)]
         report[name] = {"error": error, "handlers": _describe([registry, *own])}
     return report
 
 
-def _execute(module: types.ModuleType, code: str, prelude: str) -> str | None:
+def _execute(module: types.ModuleType, code: str) -> str | None:
     sys.modules[module.__name__] = module
     try:
-        with _limited(), warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
-            exec(compile(prelude, "prelude.py", "exec"), vars(module))
             exec(compile(code, str(module.__file__), "exec"), vars(module))
     except BaseException as exc:  # noqa: BLE001 - whatever user code may raise is the answer
         return f"{type(exc).__name__}: {exc}"
     return None
 
 
-@contextlib.contextmanager
-def _limited() -> Iterator[None]:
-    """Interrupt what takes too long."""
-
-    def expire(*_: object) -> None:
-        raise TimeoutError(f"The import takes more than {SECONDS} seconds.")
-
-    previous = signal.signal(signal.SIGALRM, expire)
-    signal.alarm(SECONDS)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, previous)
-
-
-def _describe(registries: list[Any]) -> dict[str, list[dict[str, Any]]]:
-    families: dict[str, list[dict[str, Any]]] = {}
-    for handler in itertools.chain.from_iterable(map(_get_handlers, registries)):
-        is_implicit = getattr(handler, "is_fallback", False) or getattr(handler, "_fallback", False)
-        if not is_implicit:
-            family = _FAMILIES[type(handler).__name__]
-            families.setdefault(family, []).append(_describe_handler(handler))
-    return families
+def _describe(registries: list[Any]) -> list[dict[str, Any]]:
+    handlers = itertools.chain.from_iterable(map(_get_handlers, registries))
+    described = [
+        _describe_handler(handler)
+        for handler in handlers
+        if not (getattr(handler, "is_fallback", False) or getattr(handler, "_fallback", False))
+    ]
+    return sorted(described, key=lambda each: (each["kind"], each["id"]))  # else in their order
 
 
 def _get_handlers(registry: Any) -> list[Any]:
@@ -145,10 +107,9 @@ def _tell_kind(handler: Any) -> str:
             return {"validating": "validate", "mutating": "mutate"}.get(kind, kind)
     if getattr(handler, "initial", None):
         return "resume"
+    names = {"Change": "field", "Changing": "field", "Indexing": "Index", "Watching": "Event"}
     family = type(handler).__name__.removesuffix("Handler")
-    return {"Change": "field", "Changing": "field", "Indexing": "Index", "Watching": "Event"}.get(
-        family, family
-    )
+    return names.get(family, family)
 
 
 def _needs_finalizer(handler: Any) -> bool:

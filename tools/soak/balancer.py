@@ -91,9 +91,7 @@ async def open_service(
 ) -> AsyncIterator[tuple[httpx.AsyncClient, Balancer]]:
     """Run a balancer, and create the Service "webhooks"; give a client of the administrator, too.
 
-    Args:
-        lag: the time until the balancer applies a change of readiness.
-        timeout: of the client, which has any number of connections.
+    The lag is the time until the balancer applies a change of readiness.
     """
     # httpcore 1.0 leaks a connection if a request times out while it waits for one.
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=100)

@@ -317,56 +317,26 @@ def find_idle_daemons(evidence: Evidence) -> list[Violation]:
     ]
 
 
-@dataclass(frozen=True)
-class Trend:
-    """The change of a value over the life of a process, in its busiest role.
-
-    Attributes:
-        medians: of windows of the same length.
-    """
-
-    role: str
-    medians: list[float]
-
-    @property
-    def growth(self) -> float:
-        """From the first to the last window, by the median slope of all pairs of windows."""
-        return _find_growth(self.medians)  # fluctuations do not count
-
-    @property
-    def late_growth(self) -> float:
-        """What it would be if all windows were like those of the second half."""
-        return _find_growth(self.medians[_WINDOWS // 2 :])
-
-    @property
-    def is_steady(self) -> bool:
-        """Whether windows are above the previous ones much more often than below."""
-        pairs = list(itertools.combinations(self.medians, 2))
-        rises = sum((later > first * _SAME) - (first > later * _SAME) for first, later in pairs)
-        return rises >= len(pairs) / 2
-
-    def __str__(self) -> str:
-        steady = "steady" if self.is_steady else "not steady"
-        return (
-            f"{self.medians[0]:g} -> {self.medians[-1]:g} (trend {self.growth:+g}, by the second "
-            f"half {self.late_growth:+g}, {steady}), when it {self.role}"
-        )
-
-
 def find_growth(process: Process) -> Iterator[Violation]:
     """Find values that grew all the time, from the end of the warm-up to the end of a long life.
 
     Of resident memory, a peak stays: it counts only what goes on growing in the second half. What
     Python has allocated does not stay.
     """
-    for name, trend in measure_growth(process).items():
-        growth = min(trend.growth, trend.late_growth) if name == "rss" else trend.growth
-        if trend.is_steady and growth > max(_GROWTH * trend.medians[0], _FLOORS[name]):
-            yield Violation("a process grows", f"{name} of {process.who}: {trend}")
+    for name, medians in measure(process).items():
+        growth = _find_slope(medians) * (_WINDOWS - 1)
+        if name == "rss":
+            growth = min(growth, _find_slope(medians[_WINDOWS // 2 :]) * (_WINDOWS - 1))
+        pairs = list(itertools.combinations(medians, 2))
+        rises = sum((later > first * _SAME) - (first > later * _SAME) for first, later in pairs)
+        is_steady = rises >= len(pairs) / 2  # much more often up than down
+        if is_steady and growth > max(_GROWTH * medians[0], _FLOORS[name]):
+            text = f"{name} of {process.who}: {growth:+g} in {medians}"
+            yield Violation("a process grows", text)
 
 
-def measure_growth(process: Process) -> dict[str, Trend]:
-    """Return the trends of memory, descriptors and tasks; nothing for a short life.
+def measure(process: Process) -> dict[str, list[float]]:
+    """Return the medians of windows of a life for each value; nothing for a short life.
 
     A leader needs more memory than a standby and keeps it when it leads no more, so each role is
     compared only with itself.
@@ -374,39 +344,19 @@ def measure_growth(process: Process) -> dict[str, Trend]:
     samples = [fields for at, fields in process.samples if at >= process.born + _WARM_UP]
     leads = [bool(fields["daemons"]) for fields in samples]
     later = samples[leads.index(True) :] if True in leads else samples
-    for role, is_leader in (("leads", True), ("stands by", False)):
+    for is_leader in (True, False):
         chosen = [fields for fields in later if bool(fields["daemons"]) == is_leader]
         if len(chosen) >= _WINDOWS * _SAMPLES:
-            return {name: Trend(role, _divide([f[name] for f in chosen])) for name in _FLOORS}
+            ends = [round(number * len(chosen) / _WINDOWS) for number in range(_WINDOWS + 1)]
+            windows = [chosen[begin:end] for begin, end in itertools.pairwise(ends)]
+            return {
+                name: [statistics.median(fields[name] for fields in window) for window in windows]
+                for name in _FLOORS
+            }
     return {}
 
 
-def _divide(values: list[float]) -> list[float]:
-    """Return the medians of windows of the same length."""
-    ends = [round(number * len(values) / _WINDOWS) for number in range(_WINDOWS + 1)]
-    return [statistics.median(values[begin:end]) for begin, end in itertools.pairwise(ends)]
-
-
-def _find_growth(medians: list[float]) -> float:
-    """Return the median slope of all pairs of windows, times the whole duration."""
+def _find_slope(medians: list[float]) -> float:
+    """Return the median slope of all pairs of windows: fluctuations do not count."""
     pairs = itertools.combinations(enumerate(medians), 2)
-    slope = statistics.median((later - first) / (j - i) for (i, first), (j, later) in pairs)
-    return slope * (_WINDOWS - 1)
-
-
-def count_repetitions(calls: list[Call]) -> int:
-    """Return the number of calls after a final one, allowed or not."""
-    finished: set[tuple[Any, ...]] = set()
-    count = 0
-    for call in sorted(calls, key=lambda call: call.begin):
-        if call.handler in CHANGES:
-            key = (call.uid, call.handler, call.version if call.handler in UPDATE else 0)
-            count += key in finished
-            if call.is_final:
-                finished.add(key)
-    return count
-
-
-def list_leaders(calls: list[Call]) -> list[str]:
-    ordered = sorted(calls, key=lambda call: call.begin)
-    return [who for who, _ in itertools.groupby(call.who for call in ordered)]
+    return statistics.median((later - first) / (j - i) for (i, first), (j, later) in pairs)

@@ -10,12 +10,10 @@ import asyncio
 import contextlib
 import random
 import signal
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import httpx
 
 from tests.kit.operators import Kind
 from tests.kit.processes import Command, Workshop
@@ -44,6 +42,7 @@ class Replica:
         options: arguments of its command, beside those of all replicas.
         processes: all of them with their times, the present one last.
         expected: the exit code with which its process must end; None if it must stay.
+        attending: waits for the end of its process.
         generation: of the pod: it changes with each SIGTERM, as another pod takes its place.
     """
 
@@ -56,6 +55,7 @@ class Replica:
     expected: int | None = None
     is_paused: bool = False
     generation: int = 1
+    attending: asyncio.Task[None] | None = None
 
     @property
     def identity(self) -> str:
@@ -100,8 +100,7 @@ class Fleet:
     Attributes:
         folder: of the handlers, the logs and the evidence.
         variables: of the environment of all replicas.
-        balancer: the Service of their webhooks, if they have any.
-        program: the arguments of ``python -m``; ``{base}`` is the URL of the readiness.
+        balancer: the Service of their webhooks.
         problems: processes that have ended by themselves, or with a wrong exit code.
     """
 
@@ -110,40 +109,28 @@ class Fleet:
     kind: Kind
     folder: Path
     variables: dict[str, str]
+    balancer: Balancer
     seed: int = 1
-    balancer: Balancer | None = None
-    program: Sequence[str] = tuple(RUN)
     replicas: list[Replica] = field(default_factory=list)
     problems: list[Violation] = field(default_factory=list)
-    _attending: set[asyncio.Task[None]] = field(default_factory=set)
     _stack: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack)
 
     @contextlib.asynccontextmanager
     async def run(self, handlers: str) -> AsyncIterator[None]:
         """Let replicas be added during a block, and kill them at its end."""
-        self.release(handlers)
+        (self.folder / "handlers.py").write_text(handlers)
         async with self._stack:
             try:
                 yield
             finally:
                 for replica in self.replicas:
-                    replica.expected = -signal.SIGKILL
                     if replica.command is not None:
-                        await replica.command.kill()
-
-    def release(self, handlers: str) -> None:
-        """Set the handlers of processes that start from now on."""
-        (self.folder / "handlers.py").write_text(handlers)
+                        await self.end(replica, signal.SIGKILL)
 
     @property
     def processes(self) -> dict[str, Process]:
         """All processes that have ever run."""
         return {process.who: process for one in self.replicas for process in one.processes}
-
-    @property
-    def is_uvicorn(self) -> bool:
-        """Whether it is uvicorn: it ends by the signal that it received."""
-        return self.program[0] == "uvicorn"
 
     async def add(self, *options: str) -> Replica:
         """Start one more replica."""
@@ -153,12 +140,9 @@ class Fleet:
         await self._stack.enter_async_context(link.listen())
         port = find_free_port()
         base = f"http://127.0.0.1:{find_free_port()}"
-        if self.is_uvicorn:
-            base = f"https://127.0.0.1:{port}"
         replica = Replica(name, link, Endpoint(port, f"{base}/readyz"), options)
         self.replicas.append(replica)
-        if self.balancer is not None:
-            self.balancer.add(replica.endpoint)
+        self.balancer.add(replica.endpoint)
         await self.start(replica)
         return replica
 
@@ -175,7 +159,7 @@ class Fleet:
             "port": replica.endpoint.port,
             "base": replica.endpoint.probe.removesuffix("/readyz"),
         }
-        program = tuple(each.format(**words) for each in (*self.program, *replica.options))
+        program = tuple(each.format(**words) for each in (*RUN, *replica.options))
         variables = {
             "NAMESPACE": self.namespace,
             "GROUP": self.kind.group,
@@ -192,9 +176,7 @@ class Fleet:
         everything: Mapping[str, Any] = {**variables, **self.variables}
         command = await workshop.spawn(program, log=f"{who}.log", **everything)
         replica.command = command
-        task = asyncio.create_task(self._attend(replica, command, record))
-        self._attending.add(task)
-        task.add_done_callback(self._attending.discard)
+        replica.attending = asyncio.create_task(self._attend(replica, command, record))
 
     async def _attend(self, replica: Replica, command: Command, record: Process) -> None:
         code = await command.process.wait()
@@ -207,20 +189,19 @@ class Fleet:
         """End the process of a replica by a signal, and wait for it."""
         assert replica.command is not None
         command = replica.command
-        is_signalled = self.is_uvicorn or number == signal.SIGKILL
-        replica.expected = -number if is_signalled else 0
+        replica.expected = -number if number == signal.SIGKILL else 0
         replica.generation += number == signal.SIGTERM
         command.process.send_signal(number)
+        assert replica.attending is not None
         async with asyncio.timeout(PATIENCE):
-            await command.process.wait()
+            await asyncio.shield(replica.attending)  # a process has one waiter only
 
     async def remove(self, replica: Replica) -> None:
         """End a replica for good."""
         try:
             await self.end(replica)
         finally:
-            if self.balancer is not None:
-                self.balancer.remove(replica.endpoint)
+            self.balancer.remove(replica.endpoint)
 
     async def wait_listed(self, replica: Replica) -> None:
         """Wait until the balancer sends connections to a replica."""
@@ -230,13 +211,6 @@ class Fleet:
             return replica.endpoint.is_listed
 
         await eventually(is_listed, lambda: f"{replica.who} listed\n{replica.output}", PATIENCE)
-
-    async def wait_ready(self, replica: Replica, http: httpx.AsyncClient) -> None:
-        async def is_ready() -> bool:
-            return (await http.get(replica.endpoint.probe)).status_code == 200
-
-        what = lambda: f"{replica.who} ready\n{replica.output}"  # noqa: E731
-        await eventually(is_ready, what, PATIENCE, ignoring=httpx.HTTPError)
 
     def read(self, who: str, ending: str) -> str:
         """Return what a process has written: its log, or its lines of evidence."""

@@ -26,26 +26,10 @@ def serve(settings, **_):
     settings.admission.managed = os.environ['MANAGED']
 """
 
-# Certificates from files, and webhook configurations of an administrator.
-SERVING_FILES = """
-@webop.on.startup()
-def serve(settings, **_):
-    settings.admission.server = webop.WebhookServer(
-        addr='127.0.0.1', port=int(os.environ['PORT']), certfile='cert.pem', pkeyfile='key.pem'
-    )
-"""
-
 STAMPING = """
 @webop.on.mutate(*KIND, operations=['CREATE'])
 async def stamp(patch, **_):
     patch.spec['stamped'] = True
-"""
-
-CHECKING = """
-@webop.on.validate(*KIND)
-async def check(spec, **_):
-    if spec.get('bad'):
-        raise webop.AdmissionError('This is bad.', code=400)
 """
 
 RECORDING = """
@@ -102,14 +86,10 @@ async def created(**kwargs):
 async def settled(spec, **kwargs):
     return await handle('settled', spec, fails=spec['fails'], **kwargs)
 
-async def update(**kwargs):
+# No threads: a process whose threads are at work when its lease is over ends.
+@webop.on.update(*KIND)
+async def updated(**kwargs):
     return await handle('updated', **kwargs)
-
-def update_in_thread(**kwargs):
-    return asyncio.run(update(**kwargs))
-
-# A process whose threads are at work when its lease is over ends: not what is looked for here.
-webop.on.update(*KIND, id='updated')(update if 'LEASE' in os.environ else update_in_thread)
 
 @webop.on.update(*KIND)
 async def adjusted(spec, **kwargs):
@@ -135,17 +115,6 @@ async def follow(stopped, **kwargs):
                 note('step', call=call.number)
     finally:
         daemons -= 1
-"""
-
-RESUMING = """
-@webop.on.startup()
-def configure(settings, **_):
-    settings.posting.enabled = False
-
-@webop.on.resume(*KIND)
-async def resumed(**kwargs):
-    with Call('resumed', **kwargs):
-        pass
 """
 
 MEASURING = """
@@ -181,4 +150,3 @@ async def check(spec, uids, warnings, **_):
 """
 
 CHAOS = HEAD + SERVING + RECORDING + STAMPING + MEASURING
-HANDOVER = HEAD + RECORDING + RESUMING

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import datetime as dt
 import json
-from typing import Any
 
 import httpx
 
@@ -24,15 +23,13 @@ class LifeRecorder:
     Args:
         http: a client of the administrator.
         url: of the objects.
-        has_webhooks: whether objects must have passed the webhooks of the handlers.
 
     Attributes:
         lives: all objects that ever existed, by uid.
         gaps: how often states were missed: a restarted API server has no earlier events.
     """
 
-    def __init__(self, http: httpx.AsyncClient, url: str, *, has_webhooks: bool = True) -> None:
-        self._has_webhooks = has_webhooks
+    def __init__(self, http: httpx.AsyncClient, url: str) -> None:
         self.lives: dict[str, Life] = {}
         self.gaps = -1  # the first list is no gap
         self._http, self._url = http, url
@@ -102,7 +99,7 @@ class LifeRecorder:
         if event == "DELETED":
             life.gone = now
         self._note_outcomes(life, body, now)
-        if self._has_webhooks and (spec.get("bad") or spec.get("stamped") is not True):
+        if spec.get("bad") or spec.get("stamped") is not True:
             life.oddities.append(f"{life.name} was admitted: {spec}")
         progress = {key: json.loads(text) for key, text in get_progress(body).items()}
         delays = {
@@ -110,14 +107,10 @@ class LifeRecorder:
         }
         if delays:
             life.delays[int(metadata["resourceVersion"])] = delays
-        records = {
-            h: [k for k in ("delayed", "success", "failure") if r.get(k)]
-            for h, r in progress.items()
-        }
+        marked = "marked, " if life.marked is not None else ""
         life.history.append(
-            f"{now:.3f} {event} rv {metadata['resourceVersion']}, version {life.version}, "
-            f"{'marked, ' if 'deletionTimestamp' in metadata else ''}"
-            f"finalizers {len(finalizers)}, status {_shorten(body)}, records {records}"
+            f"{now:.3f} {event} rv {metadata['resourceVersion']}, version {life.version}, {marked}"
+            f"finalizers {len(finalizers)}, status {body.get('status')}, records {progress}"
         )
 
     def _note_outcomes(self, life: Life, body: Json, now: float) -> None:
@@ -140,8 +133,3 @@ class LifeRecorder:
 def _parse(moment: str) -> float:
     time = dt.datetime.fromisoformat(moment)
     return (time if time.tzinfo else time.replace(tzinfo=dt.UTC)).timestamp()
-
-
-def _shorten(body: Json) -> dict[str, Any]:
-    status = body.get("status") or {}
-    return {handler: status[handler]["version"] for handler in CHANGES if handler in status}

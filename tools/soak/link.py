@@ -31,7 +31,6 @@ class Weather:
         status: the status of responses by the proxy itself.
         failing: the share of requests with such responses.
         losing: the share of requests that are forwarded, but lose their responses.
-        path: a part of the paths of the requests that fail.
     """
 
     is_closed: bool = False
@@ -40,7 +39,6 @@ class Weather:
     status: int = 503
     failing: float = 0.0
     losing: float = 0.0
-    path: str = ""
 
 
 class Link(Forwarder):
@@ -83,8 +81,7 @@ class Link(Forwarder):
                 request += await reader.readexactly(int(found[1]))
             self.counts["requests"] += 1
             head = request[: request.index(b"\r\n")]
-            is_failing = self._chance.random() < self.weather.failing
-            if is_failing and self.weather.path.encode() in head:
+            if self._chance.random() < self.weather.failing:
                 self.counts[f"answered {self.weather.status}"] += 1
                 answer = _build_refusal(self.weather.status)
                 await self.send(connection, connection.writer, answer)

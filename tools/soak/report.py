@@ -31,15 +31,7 @@ def show(
     began: float,
     say: Say,
 ) -> None:
-    """Print the violations by rule, each with the history of its object.
-
-    Args:
-        violations: all of them.
-        evidence: for the histories.
-        told: the faults with their times.
-        began: the start of the run.
-        say: prints.
-    """
+    """Print the violations by rule, each with the history of its object, and the faults told."""
     ordered = sorted(violations, key=lambda violation: violation.rule)
     for rule, found in groupby(ordered, key=lambda violation: violation.rule):
         several = list(found)

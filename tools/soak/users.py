@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import secrets
 import time
 from collections import Counter
@@ -16,6 +17,8 @@ _FILLING = 60.0  # actions per second until all objects are there
 _PAUSE = 0.3  # seconds between attempts to create an object whose predecessor is not gone
 _ATTEMPTS = 40
 _LABELLED = 0.1  # the share of objects with a timer, and of those with a daemon
+_BAD = 0.2  # the share of creations that the webhook must deny first
+_FAILED = re.compile(r"^failed: |: 5\d\d$")
 _AT_ONCE = 100  # actions in flight, if there are no responses
 
 
@@ -27,16 +30,12 @@ class Users:
         url: of the objects.
         kind: of the objects.
         seed: of all choices.
-        bad: the share of creations that a webhook must deny first.
 
     Attributes:
         counts: the number of actions and of failures, by kind.
     """
 
-    def __init__(
-        self, http: httpx.AsyncClient, url: str, kind: Kind, seed: int, *, bad: float
-    ) -> None:
-        self._bad = bad
+    def __init__(self, http: httpx.AsyncClient, url: str, kind: Kind, seed: int) -> None:
         self.counts: Counter[str] = Counter()
         self._http, self._url, self._kind = http, url, kind
         self._chance = random.Random(f"{seed} users")
@@ -105,7 +104,7 @@ class Users:
             "metadata": {"name": name, "labels": labels},
             "spec": {**self._build_spec(), "version": 1, "birth": secrets.token_hex(8)},
         }
-        if self._chance.random() < self._bad:
+        if self._chance.random() < _BAD:
             bad = {**body, "spec": {"version": 1, "birth": "", "bad": True}}
             self._take("bad one created", await self._http.post(self._url, json=bad))
         for _ in range(_ATTEMPTS):
@@ -123,6 +122,10 @@ class Users:
             "delay": self._chance.choice([0.5, 1, 3]),
             "doomed": self._chance.random() < 0.03,
         }
+
+    def list_failures(self) -> list[str]:
+        """Return what has failed although the API server was there."""
+        return [f"{count} {what}" for what, count in self.counts.items() if _FAILED.search(what)]
 
     def _take(self, what: str, answer: httpx.Response) -> None:
         if answer.is_success:

@@ -154,7 +154,7 @@ def test_objects_with_fields_of_all_types_are_made() -> None:
     seen: set[str] = set()
 
     @settings(
-        max_examples=40, derandomize=True, deadline=None, suppress_health_check=[*HealthCheck]
+        max_examples=150, derandomize=True, deadline=None, suppress_health_check=[*HealthCheck]
     )
     @given(generate(Everything))
     def look(body: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
 from dataclasses import dataclass
@@ -11,15 +12,13 @@ import orjson
 
 from webop.testing.apiserver import Request
 
-from .drawing import CUSTOM, OAKS, Drawing, build_crd
-from .hooks import PROBE, HookServer, Judge
-from .requests import CRDS, GROUP, MERGE_PATCH, Drawn
-from .sides import EventStream, Memory, RealSide, Side, SimulatedSide, build_request, reduce
+from .drawing import CUSTOM, Drawing, build_crd
+from .requests import CRDS, MERGE_PATCH, Drawn, build_request
+from .sides import EventStream, Memory, RealSide, Side, SimulatedSide, reduce
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
 
-_HOOKS = "conformance"
 _ENOUGH = 10
 _WATCHES = 12  # open at once, at most
 _PATIENCE = 5.0  # seconds, for events of the real server
@@ -37,64 +36,53 @@ class Difference:
         return f"#{self.number} {self.request}\n   real: {real}\n    sim: {simulated}"
 
 
-@dataclass
-class _OpenWatch:
-    drawn: Drawn
-    number: int
-    real: EventStream
-    simulated: EventStream
+_OpenWatch = tuple[Drawn, int, EventStream, EventStream]
+
+
+def compare(cluster: LocalCluster, seed: int, count: int) -> Conformance:
+    """Send so many requests to both servers; return what differs.
+
+    Nothing else may write the kinds of the comparison in the cluster.
+    """
+    conformance = Conformance(cluster, seed)
+    try:
+        conformance.run(count)
+    finally:
+        conformance.close()
+    return conformance
 
 
 class Conformance:
-    """Both servers, prepared with the same kinds and namespaces.
+    """Both servers, prepared with the same kinds and namespaces."""
 
-    Args:
-        cluster: the real one; nothing else writes the kinds of the comparison in it.
-        seed: of the requests.
-        with_hooks: whether admission webhooks judge them.
-    """
-
-    def __init__(self, cluster: LocalCluster, seed: int, *, with_hooks: bool = False) -> None:
+    def __init__(self, cluster: LocalCluster, seed: int) -> None:
         self.real = RealSide(cluster)
         self.simulated = SimulatedSide(seed)
         self.differences: list[Difference] = []
-        self.requests = self.events = self.watches = self.reviews = 0
+        self.requests = self.events = self.watches = 0
         run = f"like-{time.time_ns() // 1_000_000:x}"
         self._namespaces = (f"{run}-1", f"{run}-2")
         self._drawing = Drawing(random.Random(seed), self._namespaces)
         self._memories: dict[Side, Memory] = {self.real: Memory(), self.simulated: Memory()}
         self._open: list[_OpenWatch] = []
-        self._judges: dict[Side, Judge] = {self.real: Judge(), self.simulated: Judge()}
-        self._hooks: HookServer | None = None
         self._prepare()
-        if with_hooks:
-            self._hooks = HookServer(self._judges[self.real])
-            self.simulated.cluster.webhooks.admit = self._judges[self.simulated].admit
-            self._add_hooks(self._hooks)
 
-    def run(self, count: int) -> list[Difference]:
-        """Send so many requests to both; return all differences."""
+    def run(self, count: int) -> None:
         for _ in range(count):
             if len(self.differences) >= _ENOUGH:
                 break  # one difference brings others
             self.requests += 1
             drawn = self._drawing.draw()
-            if self._hooks is not None and _is_known_difference(drawn):
-                continue
             if drawn.is_watch:
                 self._watch(drawn)
             else:
                 self._send(drawn)
         while self._open:
             self._finish(self._open.pop(0))
-        return self.differences
 
     def close(self) -> None:
         """Remove what was made in the real cluster, but for the kinds."""
-        self.real.reconnect()
         self._clear()
-        if self._hooks is not None:
-            self._hooks.close()
         for namespace in self._namespaces:
             self._ask("DELETE", f"/api/v1/namespaces/{namespace}")
         self.real.close()
@@ -102,20 +90,6 @@ class Conformance:
     def _ask(self, method: str, path: str, body: Any = None, **query: str) -> tuple[int, Any]:
         """Ask the real server alone."""
         return self.real.send(build_request(method, path, body, **query))
-
-    def _add_hooks(self, hooks: HookServer) -> None:
-        for path, body in hooks.build_configurations(_HOOKS, self._namespaces[0]).items():
-            self.simulated.send(build_request("POST", path, body))
-            while self._ask("POST", path, body)[0] != 201:
-                self._ask("DELETE", f"{path}/{_HOOKS}")
-        # It takes a moment until the real server knows its webhooks.
-        asked = self._judges[self.real].asked
-        body = OAKS.build("", spec={})
-        body["metadata"] = {"generateName": PROBE, "labels": {"colour": "red"}}
-        while {"second", "fourth"} - {name.partition(".")[0] for name, _ in asked}:
-            self._ask("POST", OAKS.build_path(self._namespaces[1]), body, dryRun="All")
-            time.sleep(0.02)
-        asked.clear()
 
     def _prepare(self) -> None:
         bodies = [(CRDS, build_crd(place)) for place in CUSTOM]
@@ -129,26 +103,18 @@ class Conformance:
         for place in CUSTOM:
             while self._ask("GET", place.build_path(""))[0] != 200:
                 time.sleep(0.05)
-        self._clear()
 
     def _clear(self) -> None:
-        """Remove the webhooks and the objects of this comparison and of earlier ones."""
-        for way in ("validating", "mutating"):
-            path = f"/apis/admissionregistration.k8s.io/v1/{way}webhookconfigurations"
-            for name in (f"{self._namespaces[0]}-hook", _HOOKS):
-                self._ask("DELETE", f"{path}/{name}")
+        """Remove the webhooks and the objects of the comparison."""
+        path = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
+        self._ask("DELETE", f"{path}/{self._namespaces[0]}-hook")
         release = {"metadata": {"finalizers": None}}
         for place in CUSTOM:
-            # The webhooks are called for some moments more, and can deny.
-            while items := self._ask("GET", place.build_path(""))[1]["items"]:
-                for raw in items:
-                    namespace = raw["metadata"].get("namespace", "")
-                    path = place.build_path(namespace, raw["metadata"]["name"])
-                    if raw["metadata"].get("finalizers"):
-                        # In a namespace that is gone, nothing can be patched.
-                        self._ask("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
-                        self.real.send(build_request("PATCH", path, release, MERGE_PATCH))
-                    self._ask("DELETE", path)
+            for raw in self._ask("GET", place.build_path(""))[1]["items"]:
+                namespace = raw["metadata"].get("namespace", "")
+                path = place.build_path(namespace, raw["metadata"]["name"])
+                self.real.send(build_request("PATCH", path, release, MERGE_PATCH))
+                self._ask("DELETE", path)
 
     def _send(self, drawn: Drawn) -> None:
         if drawn.needs_cache:
@@ -159,58 +125,54 @@ class Conformance:
             memory.take(drawn.resource, status, body)
             answers[side] = memory.normalise(status, body)
         self._compare(self.requests, drawn, answers[self.real], answers[self.simulated])
-        reviews = []
-        for side, memory in self._memories.items():
-            # The real server calls all validating webhooks at once.
-            asked = sorted(self._judges[side].asked, key=lambda pair: pair[0])
-            self._judges[side].asked.clear()
-            reviews.append([(name, memory.normalise_review(review)) for name, review in asked])
-            self.reviews += len(asked)
-        self._compare(self.requests, f"{drawn}: reviews", *reviews)
 
     def _watch(self, drawn: Drawn) -> None:
         self.watches += 1
         self._refresh(drawn)
-        real = self.real.watch(self._memories[self.real].build(drawn))
-        simulated = self.simulated.watch(self._memories[self.simulated].build(drawn))
-        if isinstance(real, tuple) or isinstance(simulated, tuple):
-            answers = [
-                self._memories[side].normalise(*answer) if isinstance(answer, tuple) else "stream"
-                for side, answer in ((self.real, real), (self.simulated, simulated))
-            ]
+        opened, answers = list[EventStream](), []
+        for side, memory in self._memories.items():
+            answer = side.watch(memory.build(drawn))
+            if isinstance(answer, tuple):
+                answers.append(memory.normalise(*answer))
+            else:
+                answers.append("stream")
+                opened.append(answer)
+        if len(opened) < 2:
             self._compare(self.requests, drawn, *answers)
-            for answer in (real, simulated):
-                if not isinstance(answer, tuple):
-                    answer.close()
+            for stream in opened:
+                stream.close()
             return
-        self._open.append(_OpenWatch(drawn, self.requests, real, simulated))
+        real, simulated = opened
+        self._open.append((drawn, self.requests, real, simulated))
         if len(self._open) > _WATCHES:
             self._finish(self._open.pop(0))
 
     def _finish(self, watch: _OpenWatch) -> None:
         """Compare what has come until now."""
-        memory = self._memories[self.simulated]
-        wanted = [memory.normalise_event(event) for event in watch.simulated.read()]
+        drawn, number, real, simulated = watch
+        wanted = self._read(self.simulated, simulated)
         deadline = time.monotonic() + _PATIENCE
-        while True:
-            found = self._read(watch)
-            if len(found) >= len(wanted) or time.monotonic() > deadline:
+        while len(found := self._read(self.real, real)) < len(wanted):
+            if time.monotonic() > deadline:
                 break
             time.sleep(0.002)
         self.events += len(found)
-        for index in range(max(len(found), len(wanted))):
-            pair = [events[index : index + 1] for events in (found, wanted)]
+        for index, pair in enumerate(itertools.zip_longest(found, wanted)):
             if _write(pair[0]) != _write(pair[1]):
-                self._compare(watch.number, f"{watch.drawn}: event {index}", *pair)
+                self._compare(number, f"{drawn}: event {index}", *pair)
                 break
-        watch.real.close()
-        watch.simulated.close()
+        real.close()
+        simulated.close()
 
-    def _read(self, watch: _OpenWatch) -> list[Any]:
-        """Return the events of the real server, without the bookmarks of its own choice."""
-        memory = self._memories[self.real]
-        events = [memory.normalise_event(event) for event in watch.real.read()]
-        return [event for event in events if event[0] != "BOOKMARK" or event[2]]
+    def _read(self, side: Side, stream: EventStream) -> list[Any]:
+        """Return the events, without the bookmarks of the real server's own choice."""
+        memory = self._memories[side]
+        events = [memory.normalise_event(event) for event in list(stream.events)]
+        return [
+            event
+            for event in events
+            if side is self.simulated or event[0] != "BOOKMARK" or event[2]
+        ]
 
     def _refresh(self, drawn: Drawn) -> None:
         """Wait until the watch cache of the real server has everything: a list does that."""
@@ -224,17 +186,3 @@ class Conformance:
 def _write(value: Any) -> bytes:
     """Return it as JSON: to Python, true is 1."""
     return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
-
-
-def _is_known_difference(drawn: Drawn) -> bool:
-    """Tell whether webhooks are asked differently by the simulated server.
-
-    Objects that say that they are of another kind or version are refused in the end. Before that,
-    the real server shows them to webhooks as of the right kind, without having applied its schema,
-    or fails to convert them.
-    """
-    body = drawn.body
-    wrong = {"Other", f"{GROUP}/v3"}
-    return isinstance(body, dict) and bool(
-        wrong & {str(body.get("kind")), str(body.get("apiVersion"))}
-    )

@@ -14,7 +14,7 @@ from typing import Any
 
 from webop.testing.apiserver import Json
 
-from .requests import GROUP, JSON, JSON_PATCH, MERGE_PATCH, Drawn, Place, find_place, read
+from .requests import JSON, JSON_PATCH, MERGE_PATCH, Drawn, Place, find_place, read
 
 OAKS = Place("oaks", "Oak")
 FIRS = Place("firs", "Fir", has_status=True)
@@ -62,8 +62,7 @@ class Drawing:
             self._delete: 14,
             self._delete_many: 1,
             self._use_builtin: 23,
-            self._ask_discovery: 2,
-            self._go_astray: 4,
+            self._go_astray: 6,
             self._watch: 4,
         }
 
@@ -249,28 +248,15 @@ class Drawing:
         path = place.build_path(chosen[2])
         return Drawn("POST", path, place.plural, self._build((place, chosen[2], name)))
 
-    def _ask_discovery(self) -> Drawn:
-        path = self._rng.choice((f"/apis/{GROUP}", f"/apis/{GROUP}/v1", "/apis/absent.example.com"))
-        return Drawn("GET", path, "")
-
     def _go_astray(self) -> Drawn:
         place, namespace, name = self._choose()
-        path, list_path = place.build_path(namespace, name), place.build_path(namespace)
-        choices = (
-            Drawn("GET", f"/apis/{GROUP}/v1/absent", ""),
-            Drawn("GET", f"/apis/{GROUP}/v2/{place.plural}", ""),
-            Drawn("GET", "/apis/absent.example.com/v1/things", ""),
-            Drawn("GET", "/api/v1/absent", ""),
-            Drawn("GET", "/api/v2/pods", ""),
-            Drawn("PUT", list_path, "", {}),
-            Drawn("PATCH", list_path, "", {}, MERGE_PATCH),
-            Drawn("DELETE", f"{path}/status", ""),
-            Drawn("POST", f"{path}/status", "", {}),
-            Drawn("DELETE", "/api/v1/namespaces", ""),
-            Drawn("GET", f"{path}/status/more", ""),
-            Drawn("POST", list_path, place.plural, {}, "text/plain"),
+        method, form, *body = self._rng.choice(_DATA["astray"])
+        path = form.format(
+            path=place.build_path(namespace, name),
+            list=place.build_path(namespace),
+            plural=place.plural,
         )
-        return self._rng.choice(choices)
+        return Drawn(method, path, "", *body)
 
     def _watch(self) -> Drawn:
         place, namespace, _ = self._choose()

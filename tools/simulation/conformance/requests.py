@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import orjson
 import yaml
 
-from webop.testing.apiserver import Json
+from webop.testing.apiserver import Json, Request
 
 GROUP = "drawn.webop.dev"
 JSON = "application/json"
@@ -88,6 +89,13 @@ class Drawn:
     def needs_cache(self) -> bool:
         """Whether the answer comes out of the watch cache, which can be late."""
         return self.method == "GET" and "resourceVersion" in self.query
+
+
+def build_request(
+    method: str, path: str, body: Any = None, form: str = JSON, **query: str
+) -> Request:
+    content = None if body is None else orjson.dumps(body)
+    return Request(method, path, query, {"content-type": form}, content)
 
 
 def read(name: str) -> Any:

@@ -11,23 +11,22 @@ from __future__ import annotations
 import base64
 import bisect
 import contextlib
-import http.client
 import random
 import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
-from urllib.parse import urlencode, urlsplit
+from typing import TYPE_CHECKING, Any, Protocol
 
+import httpx
 import orjson
 
 from tools.simulation.api_server import APIServer
-from webop.testing.apiserver import Json, Request, Response, Watch
+from webop.testing.apiserver import Json, Request, Response
 
-from .requests import JSON, Drawn
+from .requests import JSON, Drawn, build_request
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
@@ -39,15 +38,16 @@ _UNKNOWN_UID = "00000000-0000-0000-0000-000000000000"
 
 
 class EventStream(Protocol):
+    """A watch, with all its events until now, from the first one on."""
+
+    @property
+    def events(self) -> Collection[Json]: ...
+
     @property
     def is_over(self) -> bool:
         """Whether the server has ended it."""
 
-    def read(self) -> list[Json]:
-        """Return all events until now, from the first one on."""
-
-    def close(self) -> None:
-        """End it."""
+    def close(self) -> None: ...
 
 
 class Side(Protocol):
@@ -60,60 +60,37 @@ class Side(Protocol):
 
 class RealSide:
     def __init__(self, cluster: LocalCluster) -> None:
-        parts = urlsplit(cluster.server)
-        self._address = parts.hostname or "", parts.port or 443
-        self._token = cluster.token
-        ca = base64.b64decode(cluster.ca_data).decode()
-        self._context = ssl.create_default_context(cadata=ca)
-        self._connection = self._connect()
+        trust = ssl.create_default_context(cadata=base64.b64decode(cluster.ca_data).decode())
+        headers = {"accept": "application/json", "authorization": f"Bearer {cluster.token}"}
+        self._http = httpx.Client(
+            base_url=cluster.server, headers=headers, verify=trust, trust_env=False, timeout=None
+        )
 
     def send(self, request: Request) -> tuple[int, Any]:
-        return _read(self._begin(self._connection, request))
+        return _read(self._http.send(self._build(request)))
 
     def watch(self, request: Request) -> EventStream | tuple[int, Any]:
-        """Begin a watch; or return the refusal."""
-        connection = self._connect()
-        answer = self._begin(connection, request)
-        if answer.status != 200:
-            content = _read(answer)
-            connection.close()
-            return content
-        return _RealStream(connection, answer)
-
-    def reconnect(self) -> None:
-        """Begin a new connection: after Ctrl-C, a response can be missing on the old one."""
-        self._connection.close()
-        self._connection = self._connect()
+        answer = self._http.send(self._build(request), stream=True)
+        if answer.status_code == 200:
+            return _RealStream(answer)
+        answer.read()
+        return _read(answer)
 
     def close(self) -> None:
-        self._connection.close()
+        self._http.close()
 
-    def _connect(self) -> http.client.HTTPSConnection:
-        host, port = self._address
-        connection = http.client.HTTPSConnection(host, port, context=self._context)
-        connection.connect()
-        connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return connection
-
-    def _begin(
-        self, connection: http.client.HTTPSConnection, request: Request
-    ) -> http.client.HTTPResponse:
-        target = f"{request.path}?{urlencode(request.query)}" if request.query else request.path
-        headers = {"accept": "application/json", **request.headers}
-        headers["authorization"] = f"Bearer {self._token}"
-        connection.request(request.method, target, request.body, headers)
-        return connection.getresponse()
+    def _build(self, request: Request) -> httpx.Request:
+        query, headers = dict(request.query), dict(request.headers)
+        return self._http.build_request(
+            request.method, request.path, params=query, headers=headers, content=request.body
+        )
 
 
 class _RealStream:
     """A watch of the real server: a thread reads its events."""
 
-    def __init__(
-        self, connection: http.client.HTTPSConnection, answer: http.client.HTTPResponse
-    ) -> None:
-        self._events: list[Json] = []
-        self._connection = connection
-        self._socket = connection.sock
+    def __init__(self, answer: httpx.Response) -> None:
+        self.events: list[Json] = []
         self._answer = answer
         self._thread = threading.Thread(target=self._work, name="conformance watch", daemon=True)
         self._thread.start()
@@ -122,22 +99,17 @@ class _RealStream:
     def is_over(self) -> bool:
         return not self._thread.is_alive()
 
-    def read(self) -> list[Json]:
-        return list(self._events)
-
     def close(self) -> None:
+        stream = self._answer.extensions["network_stream"]
         with contextlib.suppress(OSError):  # the server may have closed it
-            self._socket.shutdown(socket.SHUT_RDWR)
+            stream.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
         self._thread.join()
         self._answer.close()
-        self._connection.close()
 
     def _work(self) -> None:
-        try:
-            while line := self._answer.readline():
-                self._events.append(orjson.loads(line))
-        except (OSError, http.client.HTTPException):
-            pass  # it was closed
+        with contextlib.suppress(httpx.HTTPError):  # it was closed
+            for line in self._answer.iter_lines():
+                self.events.append(orjson.loads(line))
 
 
 class SimulatedSide:
@@ -145,27 +117,19 @@ class SimulatedSide:
         self.cluster = APIServer(lambda: datetime.now(UTC), random.Random(seed), **options)
 
     def send(self, request: Request) -> tuple[int, Any]:
-        return _split(self.cluster.handle(request))
+        response = self.cluster.handle(request)
+        return response.status, response.text or response.body
 
     def watch(self, request: Request) -> EventStream | tuple[int, Any]:
-        """Begin a watch; or return the refusal."""
         watch = self.cluster.watch(request)
-        return _split(watch) if isinstance(watch, Response) else _SimulatedStream(watch)
+        return (watch.status, watch.body) if isinstance(watch, Response) else watch
 
 
-class _SimulatedStream:
-    def __init__(self, watch: Watch) -> None:
-        self._watch = watch
-
-    @property
-    def is_over(self) -> bool:
-        return self._watch.is_over
-
-    def read(self) -> list[Json]:
-        return list(self._watch.events)
-
-    def close(self) -> None:
-        self._watch.close()
+def _read(answer: httpx.Response) -> tuple[int, Any]:
+    try:
+        return answer.status_code, orjson.loads(answer.content)
+    except orjson.JSONDecodeError:
+        return answer.status_code, answer.text
 
 
 class Memory:
@@ -246,14 +210,6 @@ class Memory:
             return "BOOKMARK", raw["kind"], annotations, self._rank(raw)
         return event["type"], self._normalise(raw)
 
-    def normalise_review(self, request: Json) -> Any:
-        """Return the request of a review in the words of both sides."""
-        others = {"uid", "userInfo", "options"}
-        result = self._normalise({key: request[key] for key in request if key not in others})
-        if "generateName" in ((request.get("object") or {}).get("metadata") or {}):
-            result.pop("name", None)
-        return {**result, "options": (request["options"] or {}).get("kind")}
-
     def _normalise(self, value: Any) -> Any:
         if isinstance(value, list):
             return [self._normalise(item) for item in value]
@@ -305,18 +261,6 @@ class Memory:
             self._versions.insert(index, version)
 
 
-def _read(answer: http.client.HTTPResponse) -> tuple[int, Any]:
-    content = answer.read()
-    try:
-        return answer.status, orjson.loads(content)
-    except orjson.JSONDecodeError:
-        return answer.status, content.decode()
-
-
-def _split(response: Response) -> tuple[int, Any]:
-    return response.status, response.text or response.body
-
-
 Told = list[tuple[str, Any]]
 
 
@@ -327,10 +271,9 @@ class Player:
     of the real server need moments.
     """
 
-    def __init__(self, side: Side, wanted: Told | None) -> None:
+    def __init__(self, side: Side, wanted: Told | None, *, is_ranking: bool) -> None:
         self.told: Told = []
-        # How often something is read until it is as wanted is by chance.
-        self.memory = Memory(is_ranking=False)
+        self.memory = Memory(is_ranking=is_ranking)
         self.side = side
         self._wanted = wanted
         self._streams: list[EventStream] = []
@@ -342,15 +285,12 @@ class Player:
 
         def ask() -> tuple[Any, bool]:
             status, answer = self.side.send(request)
-            told = self.describe(path, status, answer)
-            return told, method != "GET" and status not in {404, 429}
+            resource = path.partition("/namespaces/")[2].partition("/")[2].partition("/")[0]
+            self.memory.take(resource, status, answer)
+            is_final = method != "GET" and status not in {404, 429}
+            return self.memory.normalise(status, answer), is_final
 
-        self.keep(f"{method} {path} {body or ''} {query or ''}", ask)
-
-    def describe(self, path: str, status: int, answer: Any) -> Any:
-        """Take note of an answer; return what is compared."""
-        self.memory.take(path.partition("/namespaces/")[2].split("/")[-1], status, answer)
-        return self.memory.normalise(status, answer)
+        self._keep(f"{method} {path} {body or ''} {query or ''}", ask)
 
     def watch(self, path: str, **query: str) -> EventStream:
         stream = self.side.watch(Request("GET", path, {"watch": "true", **query}))
@@ -362,16 +302,16 @@ class Player:
         """Note the events until now, and whether they have ended."""
 
         def look() -> tuple[Any, bool]:
-            events = [self.memory.normalise_event(event) for event in stream.read()]
+            events = [self.memory.normalise_event(event) for event in list(stream.events)]
             return (events, stream.is_over), False
 
-        self.keep(what, look)
+        self._keep(what, look)
 
     def close(self) -> None:
         for stream in self._streams:
             stream.close()
 
-    def keep(self, what: str, look: Callable[[], tuple[Any, bool]]) -> None:
+    def _keep(self, what: str, look: Callable[[], tuple[Any, bool]]) -> None:
         """Note what is to be seen: as wanted, or at last, or if it is final."""
         deadline = time.monotonic() + _PATIENCE
         while True:
@@ -383,16 +323,13 @@ class Player:
         self.told.append((what, result))
 
 
-P = TypeVar("P", bound=Player)
-
-
 def play_both(
-    story: Callable[[P], None], real: Side, simulated: Side, make: Callable[[Side, Told | None], P]
+    story: Callable[[Player], None], real: Side, simulated: Side, *, is_ranking: bool
 ) -> list[tuple[str, Any, Any]]:
     """Play a story on both sides; return the differences: what, real, simulated."""
-    first = make(simulated, None)
+    first = Player(simulated, None, is_ranking=is_ranking)
     story(first)
-    second = make(real, first.told)
+    second = Player(real, first.told, is_ranking=is_ranking)
     try:
         story(second)
     finally:
@@ -400,13 +337,6 @@ def play_both(
             player.close()
     pairs = zip(second.told, first.told, strict=True)
     return [(what, found, wanted) for (what, found), (_, wanted) in pairs if found != wanted]
-
-
-def build_request(
-    method: str, path: str, body: Any = None, form: str = JSON, **query: str
-) -> Request:
-    content = None if body is None else orjson.dumps(body)
-    return Request(method, path, query, {"content-type": form}, content)
 
 
 def reduce(one: Any, other: Any) -> tuple[Any, Any]:
