@@ -63,7 +63,7 @@ def get_delay(**_: Any) -> int:
         ([webop.on.resume], {"deleted": True}),
         ([webop.on.delete], {"optional": True}),
         ([webop.daemon], {"initial_delay": 5, **STAGES}),
-        ([webop.daemon, webop.timer], {"initial_delay": get_delay}),
+        (BACKGROUND[:2], {"initial_delay": get_delay}),
         ([webop.timer], {"interval": 1.5, "initial_delay": 5, "sharp": True, "idle": 7}),
         (WEBHOOKS, {"subresource": "status", **EFFECTS}),
     ],
