@@ -42,6 +42,13 @@ class Column:
     description: str | None = None
     format: str | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse what API servers refuse."""
+        if not self.path.startswith("."):
+            raise ConfigurationError(
+                f"The path of a column begins with a dot, such as '.spec.size', got {self.path!r}."
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class Scale:

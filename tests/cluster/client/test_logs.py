@@ -112,7 +112,7 @@ async def test_lines_come_without_their_ends_and_options_are_those_of_the_kubele
     since = dt.datetime(2026, 1, 1, 12, tzinfo=dt.timezone(dt.timedelta(hours=1)))
     options: list[LogOptions] = [
         {"tail": 5, "previous": True},
-        {"since": 0.5, "container": "main"},
+        {"since": dt.timedelta(seconds=0.5), "container": "main"},
         {"since": since},
     ]
     for one in options:

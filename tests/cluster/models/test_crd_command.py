@@ -70,6 +70,7 @@ async def test_printed_definitions_are_applied_and_then_the_same(folder: Folder)
     assert code == 0
     (definition,) = yaml.safe_load_all(printed)
     assert definition["metadata"]["name"] == f"crates.{folder.group}"
+    assert await folder.run("print", "-m", "models") == (0, printed, "")
     code, out, _ = await folder.run("check", "models.py")
     assert (code, out) == (1, f"crates.{folder.group}: is not in the cluster\n")
     code, out, err = await folder.run("apply", "models.py")
