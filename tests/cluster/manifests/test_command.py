@@ -112,6 +112,13 @@ class Maker:
 # ---- what is made
 
 
+def test_models_of_another_file_of_the_same_name_are_not_in_the_manifests(tmp_path: Path) -> None:
+    (tmp_path / "before").mkdir()
+    model = "@webop.resource('before.webop.dev', 'v1')\nclass Earlier(webop.Model): ...\n"
+    assert Maker(tmp_path / "before")(model + _PODS).find_all("CustomResourceDefinition")
+    assert not Maker(tmp_path)(_PODS).find_all("CustomResourceDefinition")
+
+
 def test_an_operator_without_webhooks_gets_no_service_and_lets_nobody_in(make: Maker) -> None:
     made = make(_PODS)
     assert made.warnings == ""
