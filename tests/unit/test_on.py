@@ -26,7 +26,6 @@ ACTIVITIES = [webop.on.startup, webop.on.cleanup, webop.on.login, webop.on.probe
 CHANGES = [webop.on.create, webop.on.update, webop.on.delete, webop.on.resume, webop.on.field]
 BACKGROUND = [webop.on.daemon, webop.on.timer, webop.on.index]
 WEBHOOKS = [webop.on.validate, webop.on.mutate]
-TIMED: list[Decorator] = [webop.daemon, webop.timer]
 RESOURCES = [*CHANGES, *BACKGROUND, *WEBHOOKS, webop.on.event]
 
 
@@ -64,7 +63,7 @@ def get_delay(**_: Any) -> int:
         ([webop.on.resume], {"deleted": True}),
         ([webop.on.delete], {"optional": True}),
         ([webop.daemon], {"initial_delay": 5, **STAGES}),
-        (TIMED, {"initial_delay": get_delay}),
+        (BACKGROUND[:2], {"initial_delay": get_delay}),
         ([webop.timer], {"interval": 1.5, "initial_delay": 5, "sharp": True, "idle": 7}),
         (WEBHOOKS, {"subresource": "status", **EFFECTS}),
     ],

@@ -150,6 +150,12 @@ def test_mistakes_in_definitions_are_errors_at_import(
     assert message in str(caught.value)
 
 
+def test_the_path_of_a_column_begins_with_a_dot() -> None:
+    declare = webop.resource("paths.webop.dev", "v1", columns={"Size": "spec.size"})
+    with pytest.raises(webop.ConfigurationError, match=r"with a dot, such as '\.spec\.size'"):
+        declare(type("Undotted", (webop.Model,), {}))
+
+
 def test_paths_that_no_field_has_are_named() -> None:
     @webop.resource("paths.webop.dev", "v1", selectable=[".spec.nope"])
     class Pathless(webop.Model):
