@@ -236,6 +236,17 @@ async def test_files_are_loaded_for_one_client_only(
     assert len(default_registry) == 0
 
 
+async def test_modules_are_imported_as_by_the_test_itself(
+    default_registry: webop.OperatorRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "kit_module.py").write_text(HANDLERS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for _ in range(2):
+        async with AdmissionClient(modules=["kit_module"]) as client:
+            assert (await client.create(build())).webhooks == ("from-file",)
+    assert len(default_registry) == 1
+
+
 async def test_a_client_is_used_within_its_block() -> None:
     client = AdmissionClient()
     with pytest.raises(webop.WebopError, match=r"does not run\. Use it within `async with"):
