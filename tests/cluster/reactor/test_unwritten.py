@@ -295,7 +295,7 @@ async def test_no_other_handler_of_an_object_begins_while_what_the_last_ones_lef
     async with run_relayed(build_settings(**QUICK), meddle=outage.meddle):
         await objects.create("one")
         refused = "the operator knows that the outcome of the first one is refused"
-        await eventually(lambda: outage.refused["one"] > 1, refused)
+        await eventually(lambda: outage.refused.get("one", 0) > 1, refused)
         may_end.set()
         count = outage.refused["one"]
         await eventually(lambda: outage.refused["one"] > count + 2)
