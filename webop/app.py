@@ -373,7 +373,7 @@ def build_options(
         alias_kopf()
     sources = to_list(options.get("modules", _split(environment.get("WEBOP_MODULES", ""), ",")))
     load_sources(sources)
-    settings = options.get("settings") or OperatorSettings.from_environment(environment)
+    settings = OperatorSettings.choose(options.get("settings"), environment)
     settings.operator.set_default(guess_name(sources))
     return OperatorOptions(
         registry=options.get("registry"),

@@ -208,7 +208,7 @@ def build_options(options: EmbeddingOptions) -> OperatorOptions:
     vault = options.get("vault")
     if not (vault is None or isinstance(vault, Vault)):
         raise TypeError(f"vault= must be a webop.Vault, as in Vault({{'name': …}}), got {vault!r}.")
-    settings = options.get("settings") or OperatorSettings.from_environment()
+    settings = OperatorSettings.choose(options.get("settings"))
     if (standalone := options.get("standalone")) is not None:
         settings.peering.standalone = standalone
     if (priority := options.get("priority")) is not None:

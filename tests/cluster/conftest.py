@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -16,9 +16,7 @@ from tests.kit.managed_webhooks import Site, open_site
 from tests.kit.operators import Kind, Objects, Running, RunOperator, operate
 from tests.kit.peering_objects import Boss, PeeringObject, provide_peerings
 from webop.client.api import Client
-
-if TYPE_CHECKING:
-    from webop.controlplane.cluster import LocalCluster
+from webop.testing import LocalCluster
 
 
 @pytest.fixture

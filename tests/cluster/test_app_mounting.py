@@ -67,14 +67,6 @@ async def test_a_mounted_operator_runs_by_the_lifespan_of_the_outer_app(
         assert (await site.get("/webop/healthz")).json() == {}
 
 
-async def test_apps_can_be_mounted_in_mounted_apps(operator: OperatorApp) -> None:
-    inner = Starlette(routes=[Mount("/inner", app=operator)])
-    outer = Starlette(routes=[Mount("/outer", app=inner)], lifespan=operator.lifespan)
-    async with run(outer) as site:
-        assert (await site.review(path="/outer/inner/check"))["allowed"]
-        assert (await site.get("/outer/inner/readyz")).status_code == 200
-
-
 async def test_without_a_lifespan_the_answers_say_what_is_to_be_done(operator: OperatorApp) -> None:
     async with run(mount(operator)) as site:
         refusal = await site.post(build_review(), "/webop/check")

@@ -13,7 +13,6 @@ import uvloop
 
 import webop
 from tests.kit.operators import Calls, Objects, build_settings
-from webop.client.auth.vault import ConnectionInfo, Vault
 
 Options = dict[str, Any]
 
@@ -26,10 +25,6 @@ def run_by_webop(options: Options) -> None:
         loop.close()
 
 
-def run_by_uvloop(options: Options) -> None:
-    uvloop.run(webop.operator(**options))
-
-
 def run_by_runner(options: Options) -> None:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(webop.operator(**options))
@@ -38,14 +33,14 @@ def run_by_runner(options: Options) -> None:
 class Watcher:
     """An operator with a registry of its own, to be run in a thread."""
 
-    def __init__(self, info: ConnectionInfo, objects: Objects, label: str) -> None:
+    def __init__(self, info: webop.ConnectionInfo, objects: Objects, label: str) -> None:
         self.registry = webop.OperatorRegistry()
         self.calls, self.loops = Calls(), set[str]()
         self.ready, self.stop = threading.Event(), threading.Event()
         self.options: Options = {
             "registry": self.registry,
             "settings": build_settings(),
-            "vault": Vault({"test": info}),
+            "vault": webop.Vault({"test": info}),
             "namespaces": [objects.namespace],
             "standalone": True,
             "ready_flag": self.ready,
@@ -60,9 +55,9 @@ class Watcher:
 
 
 @pytest.mark.feature("EMB-08", "EMB-06")
-@pytest.mark.parametrize("run", [run_by_webop, run_by_uvloop, run_by_runner])
+@pytest.mark.parametrize("run", [run_by_webop, run_by_runner])
 async def test_operators_run_on_uvloop(
-    info: ConnectionInfo, objects: Objects, run: Callable[[Options], None]
+    info: webop.ConnectionInfo, objects: Objects, run: Callable[[Options], None]
 ) -> None:
     watcher = Watcher(info, objects, "one")
     running = asyncio.create_task(asyncio.to_thread(run, watcher.options))
@@ -76,7 +71,7 @@ async def test_operators_run_on_uvloop(
 
 @pytest.mark.feature("EMB-09", "EMB-01")
 async def test_operators_in_threads_have_their_own_loops_and_handlers(
-    info: ConnectionInfo, objects: Objects
+    info: webop.ConnectionInfo, objects: Objects
 ) -> None:
     watchers = {name: Watcher(info, objects, name) for name in ("red", "blue")}
     with ThreadPoolExecutor(2) as pool:

@@ -66,7 +66,6 @@ CALLS = {
     "TypeError: 'Spec'": "spec['size'] = 1",
     "AttributeError: 'StatusPatch'": "patch.status.phase = 'Ready'",
     "TypeError: 'coroutine'": "client.get('pods', 'one')['spec']",
-    "TypeError: 'Items'": "[pod for pod in client.list('pods')]",
     "LookupError: patch.apply()": "patch.apply()",
 }
 RUNNING = ("… No module named", "configmapss", "deployments.")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import operator
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from tests.kit.exec_plugins import build_kubeconfig
 from tests.kit.forking import fork
 from tests.kit.http_relay import Relay
 from tests.kit.operators import open_http
+from tests.kit.waiting import eventually
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
@@ -75,6 +77,23 @@ class Admin:
         answer = await self.client.post(path, json=body)
         assert answer.is_success, answer.text
         return dict(answer.json())
+
+    async def wait(self, path: str, check: Callable[[Json], object] = bool) -> Json:
+        """Wait until an object is as expected; it is empty if there is none."""
+        found: Json = await eventually(lambda: self.get(path), path, check=check)
+        return found
+
+    async def wait_gone(self, path: str) -> None:
+        await self.wait(path, operator.not_)
+
+    async def wait_refused(self, path: str, body: Json, text: str) -> None:
+        """Wait until the creation of an object is refused with a text."""
+
+        async def post() -> str:
+            answer = await self.client.post(path, params={"dryRun": "All"}, json=body)
+            return "" if answer.is_success else answer.text
+
+        await eventually(post, f"a refusal: {text}", check=lambda answer: text in answer)
 
     async def merge(self, path: str, patch: Json) -> None:
         headers = {"Content-Type": "application/merge-patch+json"}

@@ -11,8 +11,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import httpx
+
+from tests.kit.exec_plugins import write_kubeconfig
 from tests.kit.forking import run_forked
-from tests.kit.operators import Objects
+from tests.kit.http_relay import Meddler, relay
+from tests.kit.operators import Kind, Objects, connect
 from tests.kit.processes import Command, Workshop
 from webop import Resource
 from webop.client.api import Client
@@ -22,6 +26,7 @@ from webop.errors import APINotFoundError
 Json = dict[str, Any]
 
 PLANNER = "planner"
+UNKNOWN = "unknown after this step"
 MAPS = Resource("", "v1", "configmaps", kind="ConfigMap", namespaced=True)
 SECRETS = Resource("", "v1", "secrets", kind="Secret", namespaced=True)
 AUDIT_POLICY = """\
@@ -74,6 +79,16 @@ class Planned:
         assert len(items) == 1, self.output
         return items[0]
 
+    def certainty(self, action: str, target: str = "", name: str = "one") -> tuple[str, str]:
+        """Return how certain an item is, and for what reason."""
+        item = self.find(name, action, target)
+        return item["certainty"], item["reason"]
+
+    def children(self, name: str, kind: str = "configmaps") -> dict[str, Json]:
+        """Return the planned writes of objects of a kind, by their names."""
+        items = [i for i in self.items(name) if f"of {kind} in" in i["target"]]
+        return {item["target"].split("'")[1]: item for item in items}
+
     def words(self, name: str) -> list[str]:
         """Return the items of an object as short texts."""
         return [f"{item['action']} {item['target']}" for item in self.items(name)]
@@ -88,6 +103,7 @@ class Desk:
     objects: Objects
     workshop: Workshop
     planner: Path
+    is_followed: bool = False  # whether the audit log has something of the planner
 
     @property
     def namespace(self) -> str:
@@ -120,8 +136,20 @@ class Desk:
         """Run ``webop plan`` with these options."""
         planner = {"KUBECONFIG": str(self.planner), **variables}
         found = await self.command("plan", *args, **planner)
-        is_planned = form == "json" and found.code in (0, 2)
+        is_done = found.code in (0, 2)
+        self.is_followed |= is_done and "KUBECONFIG" not in variables
+        is_planned = form == "json" and is_done
         return replace(found, document=json.loads(found.output) if is_planned else {})
+
+    async def plan_relayed(
+        self, *args: str, meddle: Meddler | None = None
+    ) -> tuple[Planned, list[httpx.Request]]:
+        """Plan behind a relay, as the administrator; return the requests that are not reads."""
+        async with relay(self.cluster) as relayed:
+            relayed.meddle = meddle
+            config = write_kubeconfig(self.workshop.folder, relayed.server.url)
+            planned = await self.plan(*args, KUBECONFIG=config)
+            return planned, [request for request in relayed.requests if request.method != "GET"]
 
     async def command(self, *args: str, **variables: str) -> Planned:
         """Run a command for the handlers, as the administrator unless the variables say else."""
@@ -150,6 +178,24 @@ class Desk:
         """Return the objects of a kind in the namespace, by their names."""
         pages = self.client.list_pages(kind, self.namespace)
         return {one["metadata"]["name"]: one async for page in pages for one in page.items}
+
+
+@asynccontextmanager
+async def open_desk(
+    cluster: LocalCluster, kind: Kind, folder: Path, audit_log: Path
+) -> AsyncIterator[Desk]:
+    """Give an operator to plan; all that its plans have sent must be reads and dry runs."""
+    namespace = cluster.create_namespace()
+    planner = cluster.kubeconfig_for(PLANNER, ["system:masters"], namespace=namespace)
+    workshop = Workshop(folder, KUBECONFIG=str(cluster.kubeconfig))
+    seen = len(read_audit(audit_log))
+    async with connect(cluster) as client:
+        desk = Desk(cluster, client, Objects(client, kind, namespace), workshop, planner)
+        yield desk
+    events = read_audit(audit_log)[seen:]
+    assert events or not desk.is_followed, "the audit log follows the planner"
+    assert not list_stored_writes(events)
+    cluster.delete_namespace(namespace)
 
 
 def read_audit(log: Path, user: str = PLANNER) -> list[Json]:

@@ -112,6 +112,11 @@ class Site:
         response: Json = body["response"]
         return response
 
+    async def answers(self, status: int, text: str = "") -> bool:
+        """Tell whether /readyz answers with a status and a text."""
+        answer = await self.get("/readyz")
+        return answer.status_code == status and text in answer.text
+
     async def get(self, path: str) -> httpx.Response:
         return await self.http.get(path)
 

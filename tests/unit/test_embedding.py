@@ -203,6 +203,7 @@ EXCLUSION = (webop.ConfigurationError, "exclude each other")
         ({"ready_flag": "x"}, TypeError, "ready_flag= must be an event .* got 'x'"),
         ({"stop_flag": "x"}, TypeError, "stop_flag= must be an event .* got 'x'"),
         ({"vault": {}}, TypeError, r"vault= must be a webop\.Vault"),
+        ({"settings": {"a": 1}}, TypeError, r"settings= must be a webop\.OperatorSettings"),
     ],
 )
 async def test_options_that_do_not_fit_are_refused_before_the_start(

@@ -87,22 +87,16 @@ def build_token(text: str) -> str:
 
 TABLE: list[tuple[Callable[[Any], Any], Callable[[int], Any]]] = [
     (find_certificates, lambda n: b"-----BEGIN CERTIFICATE-----" * (n // 27)),
-    (find_certificates, lambda n: b"-----END CERTIFICATE-----" * (n // 25)),
     (hide_secrets, lambda n: "aA=" * (n // 3)),
-    (hide_secrets, lambda n: "a." * (n // 2)),
     (hide_secrets, lambda n: "://" * (n // 3)),
     (escape, lambda n: "\n" * n),
     (quote_url, lambda n: ":" * n),
-    (quote_url, lambda n: "@:" * (n // 2)),
     (find_server_problem, lambda n: "http://h:" + "1" * n),
-    (find_server_problem, lambda n: "http://[" * (n // 8)),
     (parse_moment, lambda n: "T" + "1" * n),
     (parse_number, lambda n: "1" * n),
     (lambda text: is_newer(text, {"metadata": {"resourceVersion": text}}), lambda n: "1" * n),
     (parse_token_lifetime, lambda n: build_token("1" * n)),
-    (parse_token_lifetime, lambda n: "." * n),
     (partial(cut, limit=200), lambda n: b"[" * (n // 2) + b"]" * (n // 2)),
-    (partial(cut, limit=200), lambda n: b"[" * 300 + b"[[0]]," * (n // 6) + b"0" + b"]" * 300),
     (partial(cut, limit=200), lambda n: b"[" * 300 + b'{"\\"":"' * (n // 8)),
     (partial(cut, limit=200), lambda n: b'["' + b"\\" * n),
     (find_request, lambda n: b" " * n),
@@ -113,8 +107,3 @@ TABLE: list[tuple[Callable[[Any], Any], Callable[[int], Any]]] = [
 def test_a_long_text_is_read_in_time(fn: Callable[[Any], Any], build: Callable[[int], Any]) -> None:
     for count in (10_000, 100_000):
         assert measure(fn, build(count)) < LIMIT
-
-
-@rows("end", ["1e30", "Infinity", "NaN", "-1", "1" * 400, "1" * 5000, '"x"'])
-def test_a_token_with_an_impossible_end_has_no_known_end(end: str) -> None:
-    assert parse_token_lifetime(build_token(end)) is None

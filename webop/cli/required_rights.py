@@ -38,7 +38,7 @@ from webop.handlers.model import (
 from webop.handlers.registry import OperatorRegistry
 from webop.handlers.validation import names_argument
 from webop.identities import is_in_pod
-from webop.models.definitions import list_models, list_versions
+from webop.models.definitions import find_file, list_models, list_versions
 from webop.models.versions import collect_versions
 from webop.objects.resources import CRDS, Resource
 from webop.objects.rights import parse_right
@@ -329,7 +329,6 @@ def find_models(registry: OperatorRegistry) -> list[type[pydantic.BaseModel]]:
         named |= {converter.source, converter.target}
     found: dict[type[pydantic.BaseModel], None] = {}
     for model in list_models():
-        file = getattr(sys.modules.get(model.__module__), "__file__", None)
-        if model in named or os.path.realpath(file or "") in registry.files:
+        if model in named or os.path.realpath(find_file(model) or "") in registry.files:
             found |= dict.fromkeys(list_versions(model))
     return [*found]

@@ -27,6 +27,15 @@ class Items(Coroutine[Any, Any, list[T]], AsyncIterable[T]):
         self._all.close()  # it was not awaited on purpose
         return self._items
 
+    def __iter__(self) -> Generator[Any, Any, list[T]]:
+        """Refuse a plain loop.
+
+        Raises:
+            TypeError: always.
+        """
+        self._all.close()
+        raise TypeError("Use 'await' before the call, or 'async for' instead of 'for'.")
+
     def __await__(self) -> Generator[Any, Any, list[T]]:
         """Read all."""
         return self._all.__await__()

@@ -28,8 +28,8 @@ class LogOptions(TypedDict, total=False):
     """The name of the container, if the pod has several"""
     follow: bool
     """Whether to wait for new lines until the container ends"""
-    since: float | dt.datetime
-    """Lines of the last so many seconds, or since a time with a time zone"""
+    since: float | dt.timedelta | dt.datetime
+    """Lines of the last so many seconds, of a period, or since a time with a time zone"""
     tail: int
     """So many lines from the end"""
     previous: bool
@@ -91,5 +91,6 @@ def _build_query(options: LogOptions) -> dict[str, str]:
             raise ValueError(f"since= needs a time zone, got {since!r}.")
         query["sinceTime"] = since.isoformat()
     elif since is not None:
-        query["sinceSeconds"] = math.ceil(since)
+        seconds = since.total_seconds() if isinstance(since, dt.timedelta) else since
+        query["sinceSeconds"] = math.ceil(seconds)
     return {name: str(value) for name, value in query.items() if value is not None}

@@ -42,6 +42,13 @@ class Column:
     description: str | None = None
     format: str | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse what API servers refuse."""
+        if not self.path.startswith("."):
+            raise ConfigurationError(
+                f"The path of a column begins with a dot, such as '.spec.size', got {self.path!r}."
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class Scale:
@@ -89,6 +96,7 @@ class Definition:
 
 _defined: Final[dict[tuple[str, str, str], type[BaseModel]]] = {}
 _DEFINITION = "__webop_definition__"
+_FILE = "__webop_file__"
 
 
 def register(definition: Definition, model: type[BaseModel]) -> None:
@@ -98,6 +106,8 @@ def register(definition: Definition, model: type[BaseModel]) -> None:
         ConfigurationError: another class says something else of it.
     """
     setattr(model, _DEFINITION, definition)
+    # Of now: another file can later be imported by the same name.
+    setattr(model, _FILE, getattr(sys.modules.get(model.__module__), "__file__", None))
     key = (definition.group, definition.plural, definition.version)
     former = _defined.get(key)
     if former is not None and _locate(former) != _locate(model):
@@ -137,11 +147,17 @@ def find_definition(model: type[BaseModel]) -> Definition | None:
     return found
 
 
+def find_file(model: type[BaseModel]) -> str | None:
+    """Return the file that has decorated a class with :func:`resource`."""
+    found: str | None = model.__dict__.get(_FILE)
+    return found
+
+
 def advise_creation(selector: Selector) -> str:
     """Return the command that creates the kind of a selector, if a model is for it; else ""."""
     for model in list_models():
         one = find_definition(model)
-        file = getattr(sys.modules.get(model.__module__), "__file__", None)
+        file = find_file(model)
         if one is None or file is None:
             continue
         names = one.group, one.version, one.plural, one.kind, one.singular

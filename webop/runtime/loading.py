@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import importlib
+import os
 import re
 import sys
 import traceback
@@ -123,8 +124,9 @@ def load_module(name: str) -> None:
     """
     if name.endswith(".py"):
         raise ConfigurationError(f"{name!r} is a file, not a module: name it without -m.")
-    with _loading(name, Path.cwd()):
-        import_module(name)
+    with _loading(name, Path.cwd()) as files:
+        file = import_module(name).__file__
+        files.update([os.path.realpath(file)] if file else [])
 
 
 @contextlib.contextmanager

@@ -442,6 +442,17 @@ class OperatorSettings(Section):
         return self.networking.field_manager or self.operator.name
 
     @classmethod
+    def choose(cls, given: Any, environment: Mapping[str, str] = os.environ) -> OperatorSettings:
+        """Return the value of an option ``settings=``, or else the settings of the environment.
+
+        Raises:
+            TypeError: it is something else.
+        """
+        if given is not None and not isinstance(given, OperatorSettings):
+            raise TypeError(f"settings= must be a webop.OperatorSettings, got {given!r}.")
+        return given or cls.from_environment(environment)
+
+    @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> OperatorSettings:
         """Return the defaults, changed by the variables ``WEBOP_<GROUP>__<NAME>``.
 

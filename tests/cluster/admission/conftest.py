@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.kit.managed_webhooks import Site
 from tests.kit.operators import Kind, define_kinds
 from tests.kit.webhook_replicas import Crew, open_crew
-
-if TYPE_CHECKING:
-    from webop.controlplane.cluster import LocalCluster
+from webop.testing import LocalCluster
 
 
 @pytest.fixture(scope="module")

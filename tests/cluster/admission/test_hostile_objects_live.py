@@ -18,7 +18,7 @@ def nest(depth: int) -> Any:
     return value
 
 
-@pytest.mark.parametrize("padding", [nest(260), [0] * 450_000, [[]] * 220_000])
+@pytest.mark.parametrize("padding", [nest(260), [0] * 450_000])
 async def test_no_padding_gets_a_bad_object_past_a_policy_of_ignore(
     site: Site, padding: Any
 ) -> None:

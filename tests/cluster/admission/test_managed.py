@@ -12,7 +12,6 @@ import webop
 from tests.kit.managed_webhooks import Site
 from tests.kit.operators import Calls, Kind
 from tests.kit.waiting import eventually
-from webop.errors import APIStatusError
 from webop.handlers.model import WebhookType
 
 VALIDATING, MUTATING = WebhookType.VALIDATING, WebhookType.MUTATING
@@ -95,7 +94,7 @@ async def test_the_api_server_goes_by_the_verdicts(site: Site, calls: Calls) -> 
         assert calls.of("dry")[0]["dryrun"] is True
         assert not await site.objects.exists("dry")
 
-        with pytest.raises(APIStatusError, match="Meh!"):
+        with pytest.raises(webop.APIStatusError, match="Meh!"):
             await site.objects.patch("good", {"spec": {"bad": True}})
         await site.objects.remove("good")
         assert calls.of("good")[-1]["spec"] == {"numbers": [1, 2, 3]}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 from tests.kit.managed_webhooks import KINDS, Site
 from tests.kit.waiting import eventually
 from tests.kit.webhook_replicas import SERVICE, Crew
-from webop.admission.configurations.replica_agreement import PREFIX
 from webop.handlers.model import WebhookType
 
 VALIDATING, MUTATING = WebhookType.VALIDATING, WebhookType.MUTATING
@@ -19,27 +17,6 @@ VALIDATING, MUTATING = WebhookType.VALIDATING, WebhookType.MUTATING
 
 async def get_contents(site: Site) -> list[Any]:
     return [await site.get_webhooks(which) for which in KINDS]
-
-
-async def test_one_that_retires_hands_its_webhooks_over_but_the_last_one_keeps_them(
-    crew: Crew, site: Site
-) -> None:
-    old = await crew.start("x", "old")
-    new = await crew.start("x", "new")
-    assert await site.has_names("x old")
-    assert new.manager.is_elsewhere()
-    assert not old.manager.is_elsewhere()
-    await old.manager.retire()
-    assert old.manager.is_elsewhere()
-    assert not old.manager.is_alone
-    await site.wait_for_names("x new")
-    assert new.manager.is_elsewhere()  # API servers may still call the old ones
-    await old.leave()
-    await new.manager.retire()
-    assert new.manager.is_alone
-    assert await site.has_names("x new")
-    await new.leave()
-    assert await crew.is_clean()
 
 
 @pytest.mark.feature("ADM-12")
@@ -121,20 +98,3 @@ async def test_a_replica_at_another_address_waits_unless_it_may_take_over(
     assert f"{handed}webop uninstall --managed {site.name}" in caplog.text
     await first.leave()
     assert await crew.is_clean()
-
-
-async def test_records_of_an_earlier_version_count_until_they_do_not_change_any_more(
-    crew: Crew, site: Site
-) -> None:
-    old = await crew.start("x", replica_lifetime=1.5)
-    found = await site.client.get(KINDS[VALIDATING], None, site.name)
-    ((key, text),) = [(k, t) for k, t in found["metadata"]["annotations"].items() if PREFIX in k]
-    await old.kill()
-    document = {**json.loads(text), "digest": None, "webhooks": {}}
-    annotations = {key: json.dumps(document)}
-    patch = {"metadata": {"annotations": annotations}}
-    await site.client.patch(KINDS[VALIDATING], None, site.name, patch)
-    await crew.start("y", replica_lifetime=1.5)
-    assert await site.has_names("x")
-    await site.wait_for_names("y")
-    assert len(await site.get_records()) == 1

@@ -8,7 +8,6 @@ import pytest
 
 from tests.kit.managed_webhooks import Site
 from tests.kit.processes import Workshop
-from tests.kit.waiting import eventually
 from tests.kit.webhook_replicas import Crew
 from webop.handlers.model import WebhookType
 
@@ -95,31 +94,3 @@ async def test_nobody_opens_the_webhooks_by_ending_the_operator(
             await command.stop(signal.SIGTERM)
     assert await site.has_names("x", "y")
     assert (await site.create("any")).status_code == 500
-
-
-_NARROWER = """
-import asyncio
-
-@webop.index({group!r}, 'v1', 'parcels')
-async def never_filled(**_):
-    await asyncio.sleep(3600)
-"""
-
-
-async def test_a_version_that_never_gets_ready_does_not_narrow_webhooks_that_persist(
-    workshop: Workshop, site: Site
-) -> None:
-    args = write(workshop, site, lifetime=180)
-    pod = {"KUBECONFIG": str(site.cluster.kubeconfig), "KUBERNETES_SERVICE_HOST": "127.0.0.1"}
-    await site.objects.create("first")  # so that there is something to index
-    async with workshop.start(*args, **pod) as command:
-        await site.wait_for_names("x", "y")
-        await command.stop(signal.SIGTERM)
-    text = (workshop.folder / args[0]).read_text().replace("id='x'", "id='x', labels={'a': 'b'}")
-    workshop.write(text + _NARROWER.format(group=site.objects.kind.group))
-    async with workshop.start(*args, **pod):
-        await eventually(
-            site.get_records, "the record of the new version", check=lambda it: len(it) == 1
-        )
-        webhooks = await site.get_webhooks(WebhookType.VALIDATING) or []
-        assert [webhook["objectSelector"] for webhook in webhooks] == [{}]

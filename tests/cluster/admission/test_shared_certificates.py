@@ -8,13 +8,10 @@ import pytest
 
 import webop
 from tests.kit.managed_webhooks import Site
-from tests.kit.operators import build_settings, get_connection, operate
+from tests.kit.operators import Json, build_settings, get_connection, operate
 from tests.kit.waiting import eventually
 from webop.controlplane.cluster_client import find_free_port
-from webop.errors import APINotFoundError
 from webop.handlers.model import WebhookType
-
-Json = dict[str, Any]
 
 SERVICES = webop.Resource("", "v1", "services", kind="Service", namespaced=True)
 SECRETS = webop.Resource("", "v1", "secrets", kind="Secret", namespaced=True)
@@ -56,7 +53,7 @@ def build_server(site: Site, port: int, service_port: int) -> webop.WebhookServi
 async def get_secret(site: Site) -> Json | None:
     try:
         return await site.client.get(SECRETS, site.objects.namespace, SECRET)
-    except APINotFoundError:
+    except webop.APINotFoundError:
         return None
 
 

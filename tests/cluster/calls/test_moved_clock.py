@@ -7,12 +7,12 @@ import json
 from typing import Any
 
 import webop
+from tests.kit.leases import LEASES
 from tests.kit.operators import Objects, RunOperator, build_settings, get_progress
 from tests.kit.waiting import eventually
 from webop.testing import FakeClient
 
 START = dt.datetime(2040, 1, 1, tzinfo=dt.UTC)
-LEASES = webop.Resource("coordination.k8s.io", "v1", "leases", kind="Lease")
 
 
 async def test_a_moved_clock_moves_the_time_of_handlers_but_neither_pauses_nor_records_nor_leases(

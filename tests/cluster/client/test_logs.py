@@ -10,7 +10,7 @@ import asyncio
 import datetime as dt
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -21,12 +21,9 @@ from tests.kit.operators import get_connection
 from tests.kit.scripted_server import Connection
 from tests.kit.waiting import eventually
 from webop.client.api import Client
-from webop.client.auth.vault import Vault
 from webop.client.objects import AsyncClient
 from webop.client.pod_logs import LogOptions
-
-if TYPE_CHECKING:
-    from webop.controlplane.cluster import LocalCluster
+from webop.testing import LocalCluster
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n"
 END = b"0\r\n\r\n"
@@ -50,9 +47,6 @@ class Container:
     def end(self) -> None:
         self._said.put_nowait(END)
 
-    def cut(self) -> None:
-        self._said.put_nowait(None)
-
     async def answer(self, connection: Connection) -> None:
         while True:
             head, _ = await connection.read()
@@ -69,7 +63,7 @@ class Container:
 @pytest.fixture
 async def asking(webop_cluster: LocalCluster) -> AsyncIterator[AsyncClient]:
     """A client that asks once."""
-    vault = Vault({"x": get_connection(webop_cluster)})
+    vault = webop.Vault({"x": get_connection(webop_cluster)})
     async with Client(vault, Networking()) as requests:
         yield AsyncClient(requests)
 
@@ -83,16 +77,6 @@ async def container(
     async with running_node(asking, webop_namespace, container.answer, tmp_path):
         await asking.create(build_pod("web-0", webop_namespace), namespace=webop_namespace)
         yield container
-
-
-async def test_the_lines_of_a_log_come_without_their_ends(
-    asking: AsyncClient, container: Container, webop_namespace: str
-) -> None:
-    container.say("one\ntw")
-    container.say("o\n\nthr\xe9\u20ac")
-    container.end()
-    lines = await asking.logs("web-0", namespace=webop_namespace)
-    assert lines == ["one", "two", "", "thr\xe9\u20ac"]
 
 
 async def test_a_log_that_is_followed_ends_with_the_container(
@@ -117,20 +101,25 @@ async def test_a_log_that_is_followed_ends_with_the_container(
     ]
 
 
-async def test_the_options_of_a_log_are_those_of_the_kubelet(
+async def test_lines_come_without_their_ends_and_options_are_those_of_the_kubelet(
     asking: AsyncClient, container: Container, webop_namespace: str
 ) -> None:
+    container.say("one\ntw")
+    container.say("o\n\nthr\xe9\u20ac")
+    container.end()
+    lines = await asking.logs("web-0", namespace=webop_namespace)
+    assert lines == ["one", "two", "", "thr\xe9\u20ac"]
     since = dt.datetime(2026, 1, 1, 12, tzinfo=dt.timezone(dt.timedelta(hours=1)))
     options: list[LogOptions] = [
         {"tail": 5, "previous": True},
-        {"since": 0.5, "container": "main"},
+        {"since": dt.timedelta(seconds=0.5), "container": "main"},
         {"since": since},
     ]
     for one in options:
         container.end()
         assert await asking.logs("web-0", namespace=webop_namespace, **one) == []
     path = f"/containerLogs/{webop_namespace}/web-0/main"
-    assert container.requests == [
+    assert container.requests[1:] == [
         f"{path}?previous=true&tailLines=5",
         f"{path}?sinceSeconds=1",
         f"{path}?sinceTime=2026-01-01T11%3A00%3A00Z",
@@ -155,25 +144,6 @@ async def test_a_reader_that_stops_early_closes_its_connection(
             break
         async with asyncio.timeout(20):
             await closed.wait()
-
-
-async def test_a_kubelet_that_is_lost_ends_the_lines_as_the_api_server_does(
-    asking: AsyncClient, container: Container, webop_namespace: str
-) -> None:
-    """The API server ends its response as if the container had ended."""
-    lines = []
-    container.say("one\n")
-    async for line in asking.logs("web-0", namespace=webop_namespace, follow=True):
-        lines.append(line)
-        container.cut()
-    assert lines == ["one"]
-
-
-async def test_a_pod_that_has_no_node_yet_has_no_lines(
-    asking: AsyncClient, webop_namespace: str
-) -> None:
-    await asking.create(build_pod("web-0"), namespace=webop_namespace)
-    assert await asking.logs("web-0", namespace=webop_namespace) == []
 
 
 async def test_what_prevents_a_log_is_said(

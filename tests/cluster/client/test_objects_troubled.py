@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 from urllib.parse import unquote
@@ -17,10 +16,9 @@ import webop
 from tests.cluster.client.test_objects import build_map
 from tests.kit.managed_webhooks import Site
 from tests.kit.operators import Kind
+from tests.kit.rows import rows
 from tests.kit.waiting import eventually
-from webop.aio.work_deadline import Fence, current_fence, fence_child_tasks, read_clock
 from webop.client.api import Client
-from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.client.http.sessions import build_transport
 from webop.client.http.transport import Request, Response
 from webop.client.objects import AsyncClient
@@ -49,7 +47,7 @@ class Made:
 
 
 @contextlib.asynccontextmanager
-async def meddle(info: ConnectionInfo, rule: Rule) -> AsyncIterator[AsyncClient]:
+async def meddle(info: webop.ConnectionInfo, rule: Rule) -> AsyncIterator[AsyncClient]:
     """Give a client whose requests are answered, held or changed by a rule on their way."""
 
     class Transport:
@@ -65,13 +63,13 @@ async def meddle(info: ConnectionInfo, rule: Rule) -> AsyncIterator[AsyncClient]
 
     networking = NetworkingSettings()
     networking.error_backoffs = (0.01,)
-    vault = Vault({"test": info})
+    vault = webop.Vault({"test": info})
     async with Client(vault, networking, transport_factory=lambda _: Transport()) as requests:
         yield AsyncClient(requests)
 
 
 @contextlib.asynccontextmanager
-async def losing(info: ConnectionInfo, method: str) -> AsyncIterator[AsyncClient]:
+async def losing(info: webop.ConnectionInfo, method: str) -> AsyncIterator[AsyncClient]:
     """Give a client that gets no response to its first request of this method."""
     transport, lost = build_transport(info), list[str]()
 
@@ -89,7 +87,7 @@ async def losing(info: ConnectionInfo, method: str) -> AsyncIterator[AsyncClient
 
 
 async def test_a_json_patch_that_appends_is_not_applied_twice_when_a_response_is_lost(
-    info: ConnectionInfo, client: Client, webop_namespace: str
+    info: webop.ConnectionInfo, client: Client, webop_namespace: str
 ) -> None:
     own = AsyncClient(client)
     body = build_map("one", webop_namespace)
@@ -110,40 +108,8 @@ async def test_a_json_patch_that_appends_is_not_applied_twice_when_a_response_is
     await own.patch("configmaps", "one", {"metadata": {"finalizers": []}}, **place)
 
 
-async def test_a_namespace_leads_to_no_other_path(client: Client, webop_namespace: str) -> None:
-    handlers_client = AsyncClient(client)
-    for namespace in (f"{webop_namespace}?x=", f"{webop_namespace}#", f"{webop_namespace} x"):
-        with pytest.raises(webop.APINotFoundError, match="configmaps"):
-            await handlers_client.get("configmaps", "one", namespace=namespace)
-        await handlers_client.delete("configmaps", "one", namespace=namespace, missing_ok=True)
-    found = await handlers_client.get("namespaces", webop_namespace)
-    assert "deletionTimestamp" not in found["metadata"]
-
-
-async def test_kinds_that_the_server_did_not_tell_of_are_not_absent(info: ConnectionInfo) -> None:
-    asked, is_down, gate = 0, True, asyncio.Event()
-
-    async def rule(request: Request) -> Response | Request:
-        nonlocal asked
-        if request.target == "/api" and is_down:
-            asked += 1
-            await gate.wait()
-            raise ConnectionResetError("gone")
-        return request
-
-    async with meddle(info, rule) as client:
-        tasks = [asyncio.create_task(client.list("nodes")) for _ in range(5)]
-        await eventually(lambda: asked)
-        tasks[0].cancel()  # while the others wait for what it has asked
-        gate.set()
-        results = await asyncio.gather(*tasks[1:], return_exceptions=True)
-        is_down = False
-        assert await client.list("nodes") == []
-    assert {type(result) for result in results} == {webop.APIConnectionError}
-
-
 async def test_a_kind_of_an_api_group_that_does_not_answer_is_not_absent(
-    info: ConnectionInfo,
+    info: webop.ConnectionInfo,
 ) -> None:
     version = {"version": "v1", "freshness": "Stale", "resources": []}
     group = {"metadata": {"name": "metrics.k8s.io"}, "versions": [version]}
@@ -160,9 +126,9 @@ async def test_a_kind_of_an_api_group_that_does_not_answer_is_not_absent(
             await client.list("dogs.example.com")
 
 
-@pytest.mark.parametrize("what", ["/api", "/configmaps"])
+@rows("what", ["/api", "/configmaps"])
 async def test_waiting_ends_in_time_although_the_server_does_not_answer(
-    info: ConnectionInfo, what: str
+    info: webop.ConnectionInfo, what: str
 ) -> None:
     async def rule(request: Request) -> Response | Request:
         if request.target == what or "configmaps" in request.target:
@@ -172,82 +138,6 @@ async def test_waiting_ends_in_time_although_the_server_does_not_answer(
     async with asyncio.timeout(10), meddle(info, rule) as client:
         with pytest.raises(webop.APITimeoutError, match=r"0\.2 s: the API server did not respond"):
             await client.wait_for("configmaps", "a", "Ready", namespace="default", timeout=0.2)
-
-
-async def test_an_async_condition_is_refused(client: Client) -> None:
-    async def is_there(_: Any) -> bool:
-        return False
-
-    with pytest.raises(TypeError, match="must not be an async function"):
-        await AsyncClient(client).wait_for("namespaces", "default", is_there)
-
-
-@pytest.mark.parametrize("answer", [None, [], "fine", {"metadata": None}])
-async def test_what_is_no_object_is_an_error_of_the_connection(
-    info: ConnectionInfo, answer: Any
-) -> None:
-    async def rule(request: Request) -> Response | Request:
-        if "configmaps/" in request.target:
-            return Made(200, answer)
-        if "configmaps?" in request.target:
-            return Made(200, {"metadata": {}, "items": [answer or 0]})
-        return request
-
-    async with meddle(info, rule) as client:
-        with pytest.raises(webop.APIConnectionError):
-            await client.get("configmaps", "one", namespace="default")
-        with pytest.raises(webop.APIConnectionError):
-            await client.list("configmaps", namespace="default")
-        with pytest.raises(webop.APITimeoutError, match="something other than an event"):
-            await client.wait_for("configmaps", "one", "Ready", namespace="default", timeout=0.5)
-
-
-async def test_a_list_whose_pages_expire_goes_on_with_the_rest(
-    info: ConnectionInfo, client: Client, webop_namespace: str
-) -> None:
-    for name in ("one", "two"):
-        await AsyncClient(client).create(build_map(name, webop_namespace))
-    tokens = list[str]()
-
-    async def rule(request: Request) -> Response | Request:
-        _, _, token = request.target.partition("continue=")
-        tokens.append(token) if "configmaps" in request.target else None
-        if token and len(tokens) == 2:
-            status = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}
-            return Made(410, {**status, "metadata": {"continue": unquote(token)}})
-        return request._replace(target=request.target.replace("limit=500", "limit=1"))
-
-    async with meddle(info, rule) as troubled:
-        found = await troubled.list("configmaps", namespace=webop_namespace)
-    assert [item["metadata"]["name"] for item in found] == ["one", "two"]
-    assert tokens[0] == ""
-    assert tokens[1:] == [tokens[1]] * 2
-
-
-async def test_threads_that_handlers_start_end_with_the_right_to_act(client: Client) -> None:
-    fence_child_tasks(asyncio.get_running_loop())
-    handlers_client = AsyncClient(client)
-    handlers_client.enter()
-    fence = Fence()
-    fence.ends_at = read_clock() + 60
-    current_fence.set(fence)
-    sync, results = handlers_client.sync, list[Any]()
-
-    def ask() -> None:
-        try:
-            results.append(sync.get("namespaces", "default")["kind"])
-        except webop.APIConnectionError as exc:
-            results.append(exc)
-
-    for _ in range(2):
-        thread = threading.Thread(target=ask)
-        thread.start()
-        await asyncio.get_running_loop().run_in_executor(None, thread.join)
-        fence.ends_at = read_clock()
-        current_fence.set(None)  # the test itself goes on
-    kind, refusal = results
-    assert kind == "Namespace"
-    assert "is no longer the leader" in str(refusal)
 
 
 @pytest.fixture
@@ -264,38 +154,6 @@ async def create(site: Site, client: AsyncClient, names: list[str], labels: dict
     metadata = {"namespace": site.objects.namespace, "labels": labels}
     bodies = [{**kind, "metadata": {**metadata, "name": name}, "spec": {}} for name in names]
     await asyncio.gather(*map(client.create, bodies))
-
-
-async def test_reviews_do_not_wait_for_requests_that_wait_for_them(
-    site: Site, webop_namespace: str
-) -> None:
-    reviewed = {"reviewed": "yes"}
-    reviews, overdue = list[str](), list[str]()
-    are_all_here, ended = asyncio.Event(), asyncio.Event()
-
-    @webop.on.validate(*site.names, timeout_seconds=5, labels=reviewed)
-    async def judge(name: str, client: webop.AsyncClient, **_: Any) -> None:
-        reviews.append(name)
-        if len(reviews) == len(MANY):
-            are_all_here.set()
-        await are_all_here.wait()
-        try:
-            await client.get("namespaces", webop_namespace)
-        except asyncio.CancelledError:
-            overdue.append(name)
-            raise
-
-    @webop.on.create("configmaps", labels=reviewed)
-    async def make(client: webop.AsyncClient, **_: Any) -> None:
-        await create(site, client, MANY, reviewed)
-        ended.set()
-
-    async with site.run():
-        body = build_map("all", webop_namespace)
-        body["metadata"]["labels"] = reviewed
-        await AsyncClient(site.client).create(body)
-        await asyncio.wait_for(ended.wait(), 20)
-    assert not overdue
 
 
 async def test_daemons_reviews_and_probes_do_not_wait_for_sixteen_requests_of_handlers_that_hang(
@@ -345,3 +203,25 @@ async def test_daemons_reviews_and_probes_do_not_wait_for_sixteen_requests_of_ha
         assert (await http.get(endpoint, timeout=20)).is_success
         await eventually(lambda: answered == {"daemon", "review", "probe"}, timeout=20)
         released.set()
+
+
+async def test_a_list_whose_pages_expire_goes_on_with_the_rest(
+    info: webop.ConnectionInfo, client: Client, webop_namespace: str
+) -> None:
+    for name in ("one", "two"):
+        await AsyncClient(client).create(build_map(name, webop_namespace))
+    tokens = list[str]()
+
+    async def rule(request: Request) -> Response | Request:
+        _, _, token = request.target.partition("continue=")
+        tokens.append(token) if "configmaps" in request.target else None
+        if token and len(tokens) == 2:
+            status = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}
+            return Made(410, {**status, "metadata": {"continue": unquote(token)}})
+        return request._replace(target=request.target.replace("limit=500", "limit=1"))
+
+    async with meddle(info, rule) as troubled:
+        found = await troubled.list("configmaps", namespace=webop_namespace)
+    assert [item["metadata"]["name"] for item in found] == ["one", "two"]
+    assert tokens[0] == ""
+    assert tokens[1:] == [tokens[1]] * 2

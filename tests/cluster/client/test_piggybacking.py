@@ -16,6 +16,8 @@ import pytest
 
 from tests.cluster.client.test_kubeconfig import build_expired_pair
 from tests.kit.exec_plugins import PluginFolder, build_kubeconfig, build_token
+from tests.kit.rows import rows
+from webop import ConnectionInfo
 from webop.client.auth.logins import (
     get_default_logins,
     login_via_async_client,
@@ -24,7 +26,6 @@ from webop.client.auth.logins import (
     login_with_kubeconfig,
     login_with_service_account,
 )
-from webop.client.auth.vault import ConnectionInfo
 from webop.errors import LoginError
 
 pytestmark = pytest.mark.usefixtures("nowhere")
@@ -158,13 +159,7 @@ def test_an_exec_plugin_is_run_once_a_login(plugin: PluginFolder, login: Login) 
     assert login(logger=logger).authorization == "Bearer t"
     plugin.write_answer(token="t2")
     assert (login(logger=logger).token, plugin.runs) == ("t2", 2)
-
-
-def test_a_failing_exec_plugin_is_told_with_what_it_says(
-    plugin: PluginFolder, login: Login
-) -> None:
     plugin.write_script("echo 'session expired' >&2", "exit 3")
-    plugin.write_kubeconfig()
     with pytest.raises(LoginError, match="exit code 3: session expired"):
         login(logger=logger)
 
@@ -178,65 +173,47 @@ def test_a_library_does_not_quote_the_kubeconfig_in_the_log(
     assert "hidden" not in caplog.text
 
 
-def test_a_token_that_tells_its_end_expires(plugin: PluginFolder, login: Login) -> None:
-    user = {"token": build_token({"exp": FAR.timestamp()})}
-    plugin.kubeconfig.write_text(json.dumps(build_kubeconfig(user)))
-    info = login(logger=logger)
-    assert info.expiration == FAR
-
-
-@pytest.mark.parametrize(
-    ("user", "cluster", "expected"),
+@rows(
+    ("config", "expected"),
     [
-        ({}, {"insecure-skip-tls-verify": "false"}, "must be true or false, without quotes"),
-        ({}, {"server": "host:6443"}, "is not a URL"),
-        ({}, {"proxy-url": "socks5://a:1"}, r"'socks5://a:1' of the cluster 'cl'.* SOCKS, are not"),
-        (build_expired_pair(), {}, r"client certificate.*expired at 20.*Renew"),
+        (
+            build_kubeconfig({"token": "t"}, **{"insecure-skip-tls-verify": "false"}),
+            "must be true or false, without quotes",
+        ),
+        (build_kubeconfig({"token": "t"}, server="host:6443"), "is not a URL"),
+        (
+            build_kubeconfig({"token": "t"}, **{"proxy-url": "socks5://a:1"}),
+            r"'socks5://a:1' of the cluster 'cl'.* SOCKS, are not",
+        ),
+        (build_kubeconfig(build_expired_pair()), r"client certificate.*expired at 20.*Renew"),
+        ("{", "is not YAML"),
+        ("[]", "is not a kubeconfig"),
+        ("current-context: x", "no context 'x'"),
     ],
-    ids=["a text for a flag", "no URL", "SOCKS", "expired"],
 )
-def test_what_a_library_ignores_or_takes_for_something_else_is_refused(
-    plugin: PluginFolder, login: Login, user: Any, cluster: Any, expected: str
+def test_what_a_library_ignores_or_misunderstands_or_fails_with_is_refused(
+    plugin: PluginFolder, login: Login, config: Any, expected: str
 ) -> None:
-    user = user if "client-key-data" in user else {"token": "t", **user}
-    plugin.kubeconfig.write_text(json.dumps(build_kubeconfig(user, **cluster)))
-    with pytest.raises(LoginError, match=expected):
-        login(logger=logger)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("{", "is not YAML"), ("[]", "is not a kubeconfig"), ("current-context: x", "no context 'x'")],
-)
-def test_a_kubeconfig_that_a_library_fails_with_is_explained(
-    plugin: PluginFolder, login: Login, text: str, expected: str
-) -> None:
-    plugin.kubeconfig.write_text(text)
+    plugin.kubeconfig.write_text(config if isinstance(config, str) else json.dumps(config))
     with pytest.raises(LoginError, match=expected) as e:
         login(logger=logger)
-    assert str(plugin.kubeconfig) in str(e.value)
+    assert isinstance(config, dict) or str(plugin.kubeconfig) in str(e.value)
 
 
-def test_several_kubeconfigs_are_merged_whatever_the_library_makes_of_them(
+def test_what_a_library_leaves_out_of_kubeconfigs_is_used_whichever_library_reads_them(
     plugin: PluginFolder, login: Login, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plugin.kubeconfig.write_text(json.dumps(build_kubeconfig({"token": "t"})))
+    cluster = {"proxy-url": "http://a:1", "tls-server-name": "other"}
+    token = build_token({"exp": FAR.timestamp()})
+    user = {"token": token, "as": "jane", "as-groups": ["a"]}
+    plugin.kubeconfig.write_text(json.dumps(build_kubeconfig(user, **cluster)))
     monkeypatch.setenv("KUBECONFIG", f"{plugin.folder / 'absent'}:{plugin.kubeconfig}")
     info = login(logger=logger)
-    assert info.token == "t"
+    assert (info.token, info.expiration) == (token, FAR)
+    assert (info.proxy_url, info.tls_server_name) == ("http://a:1", "other")
+    assert info.headers == (("Impersonate-User", "jane"), ("Impersonate-Group", "a"))
 
 
 def test_without_any_source_a_library_has_nothing_to_bring(login: Login) -> None:
     with pytest.raises(LoginError, match=r"no kubeconfig.*no service account"):
         login(logger=logger)
-
-
-def test_what_a_library_leaves_out_of_a_kubeconfig_is_used_whichever_library_reads_it(
-    plugin: PluginFolder, login: Login
-) -> None:
-    cluster = {"proxy-url": "http://a:1", "tls-server-name": "other"}
-    user = {"token": "t", "as": "jane", "as-groups": ["a"]}
-    plugin.kubeconfig.write_text(json.dumps(build_kubeconfig(user, **cluster)))
-    info = login(logger=logger)
-    assert (info.proxy_url, info.tls_server_name) == ("http://a:1", "other")
-    assert info.headers == (("Impersonate-User", "jane"), ("Impersonate-Group", "a"))

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cluster.controlplane.fake_executables import KUBERNETES_GO_MOD, Recorder
+from tests.cluster.controlplane.fake_executables import Recorder
 from webop.controlplane.build import build_binaries, build_go_mod
 from webop.controlplane.versions import PINNED_VERSION, PINNED_VERSIONS
 from webop.errors import ClusterError
@@ -14,24 +14,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _NAMES = ("etcd", "kube-apiserver")
-
-
-def test_the_module_takes_the_libraries_of_kubernetes_from_their_published_versions() -> None:
-    assert build_go_mod(KUBERNETES_GO_MOD, "1.36.3").splitlines() == [
-        "module webop.local/controlplane",
-        "",
-        "go 1.26.0",
-        "",
-        "require (",
-        "\tgo.etcd.io/etcd/server/v3 v3.6.8",
-        "\tk8s.io/kubernetes v1.36.3",
-        ")",
-        "",
-        "replace (",
-        "\tk8s.io/api => k8s.io/api v0.36.3",
-        "\tk8s.io/apiserver => k8s.io/apiserver v0.36.3",
-        ")",
-    ]
 
 
 def test_a_module_of_another_layout_is_refused_with_a_way_out() -> None:
@@ -47,25 +29,18 @@ def test_the_checksums_of_the_pinned_versions_are_part_of_the_package(version: s
     assert f"k8s.io/apiserver v0{version[1:]} h1:" in text
 
 
-def test_a_build_names_the_binaries_and_counts_the_packages(
-    go: Path, tmp_path: Path, recorder: Recorder
-) -> None:
-    version = build_binaries(_NAMES, "1.36.3", target=tmp_path, progress=recorder)
-    assert version == "1.36.3"
-    assert all((tmp_path / name).is_file() for name in _NAMES)
-    assert recorder.steps[0][0] == "Downloading the sources"
-    assert recorder.steps[-1] == ("Building etcd, kube-apiserver 1.36.3", 3, 3, "packages")
-
-
 def test_the_pinned_version_is_built_with_its_checksums_only(
     go: Path, tmp_path: Path, recorder: Recorder
 ) -> None:
     build_binaries(_NAMES, PINNED_VERSION, target=tmp_path, progress=recorder)
-    assert (tmp_path / "go.sum").exists()
+    assert all((tmp_path / name).is_file() for name in (*_NAMES, "go.sum"))
     builds = [line for line in (go / "calls").read_text().splitlines() if line[:5] == "build"]
     assert len(builds) == 1
     assert "-mod=readonly" in builds[0]
     assert f"-X k8s.io/component-base/version.gitVersion=v{PINNED_VERSION}" in builds[0]
+    assert recorder.steps[0][0] == "Downloading the sources"
+    title = f"Building etcd, kube-apiserver {PINNED_VERSION}"
+    assert recorder.steps[-1] == (title, 3, 3, "packages")
 
 
 def test_a_release_line_is_built_in_its_newest_version(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.kit.rows import rows
 from webop.cli import main
 from webop.controlplane import reaper
 from webop.controlplane.cluster import LocalCluster
@@ -43,20 +44,15 @@ def test_a_cluster_is_started_used_by_a_shell_and_stopped(use_real_assets: None)
     assert all(reaper.get_start_time(pid) is None for pid in pids.values())
 
 
-def test_a_second_start_leaves_the_running_cluster_as_it_is(standin_assets: Path) -> None:
-    first, second = _run("start"), _run("start")
-    assert "is ready after" in first.stdout
-    assert "is already running" in second.stdout
-    assert first.stdout.split()[-1] == second.stdout.split()[-1]
-
-
 def test_a_second_start_with_options_that_the_running_cluster_does_not_have_is_refused(
     standin_assets: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _run("start", "--name", "one", "--apiserver-flag=--v=4")
+    first = _run("start", "--name", "one", "--apiserver-flag=--v=4")
+    assert "is ready after" in first.stdout
     version = LocalCluster.attach("one").version
     again = _run("start", "--name", "one", "--apiserver-flag=--v=4", "--version", version)
     assert "is already running" in again.stdout
+    assert first.stdout.split()[-1] == again.stdout.split()[-1]
     refused = _run("start", "--name", "one", "--version", "1.33", "--apiserver-flag=--v=5")
     assert refused.exit_code == 1
     assert refused.stderr == (
@@ -93,7 +89,7 @@ def test_the_status_is_told_by_the_exit_code_too(standin_assets: Path) -> None:
     assert "State:                   dead" in dead.stdout
 
 
-@pytest.mark.parametrize(
+@rows(
     ("arguments", "message"),
     [
         (["env"], "There is no cluster 'default'. Start it: webop cluster start"),

@@ -24,7 +24,6 @@ from webop.controlplane.state import (
     save_state,
     start_process,
 )
-from webop.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,35 +68,6 @@ def test_a_process_that_has_got_a_recycled_id_is_not_killed(process: Process) ->
     assert not is_running(process)
 
 
-def test_a_zombie_is_not_running(tmp_path: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", ""]) as child:
-        deadline = time.monotonic() + 30
-        while reaper.get_start_time(child.pid) is not None:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-
-
-def test_a_state_is_read_as_it_was_written(cache: Path, process: Process) -> None:
-    state = _make_state(cache, process, owner=_ME)
-    assert load_state("one") == state
-    assert load_all_states() == [state]
-    assert (cache / "clusters" / "one").stat().st_mode & 0o777 == 0o700
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"name": "one"}', '{"owner": 7}'])
-def test_a_broken_state_is_no_state(cache: Path, text: str) -> None:
-    _make_state(cache, owner=None)
-    (cache / "clusters" / "one" / "state.json").write_text(text)
-    assert load_state("one") is None
-    assert load_all_states() == []
-
-
-@pytest.mark.parametrize("name", ["", "One", "../one", "-one", "o" * 41])
-def test_a_name_cannot_lead_out_of_the_folder(cache: Path, name: str) -> None:
-    with pytest.raises(ConfigurationError, match="Invalid name of a cluster"):
-        load_state(name)
-
-
 def test_a_cluster_is_abandoned_when_its_owner_is_dead(cache: Path, process: Process) -> None:
     state = _make_state(cache, process, owner=_ME)
     end_abandoned_clusters()
@@ -116,25 +86,11 @@ def test_a_cluster_without_owner_is_left_alone(cache: Path, process: Process) ->
     assert is_running(process)
 
 
-def test_processes_of_another_host_are_left_alone(cache: Path, process: Process) -> None:
-    state = _make_state(cache, process, owner=_find_dead_owner())
-    save_state(ClusterState(**{**vars(state), "host": "another one"}))
-    end_abandoned_clusters()
-    assert is_running(process)
-    reaper.end_cluster(cache / "clusters" / "one")
-    assert is_running(process)
-
-
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs the /proc of Linux")  # noqa: PTH112
-@pytest.mark.parametrize("is_linked", [False, True])
-def test_a_process_that_was_started_but_not_recorded_is_found(
-    cache: Path, tmp_path: Path, is_linked: bool
-) -> None:
+def test_a_process_that_was_started_but_not_recorded_is_found(cache: Path, tmp_path: Path) -> None:
     _make_state(cache, owner=_ME)
-    folder = cache / "clusters" / "one"
-    if is_linked:  # such as a home folder on another disk
-        (tmp_path / "link").symlink_to(cache)
-        folder = tmp_path / "link" / "clusters" / "one"
+    (tmp_path / "link").symlink_to(cache)  # such as a home folder on another disk
+    folder = tmp_path / "link" / "clusters" / "one"
     executable = tmp_path / "etcd"
     executable.write_text("#!/bin/sh\nread line\n")
     executable.chmod(0o755)
@@ -146,12 +102,3 @@ def test_a_process_that_was_started_but_not_recorded_is_found(
         assert forgotten.wait(timeout=30) == 0 or forgotten.returncode == -signal.SIGKILL
         assert innocent.poll() is None
         innocent.kill()
-
-
-def test_the_guard_goes_by_itself_when_the_cluster_is_gone(cache: Path, process: Process) -> None:
-    _make_state(cache, process, owner=_ME)
-    folder = cache / "clusters" / "one"
-    owner = str(os.getpid()), reaper.get_start_time(os.getpid()) or ""
-    guard = subprocess.Popen([sys.executable, "-IS", reaper.__file__, str(folder), *owner])
-    reaper.end_cluster(folder)
-    assert guard.wait(timeout=30) == 0

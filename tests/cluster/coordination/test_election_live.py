@@ -9,26 +9,22 @@ import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
 
 import webop
 from tests.kit.forwarder import Forwarder
-from tests.kit.operators import Calls, Objects, RunOperator, build_settings
+from tests.kit.leases import LEASES
+from tests.kit.operators import Calls, Json, Objects, RunOperator, build_settings
 from tests.kit.processes import Command, Workshop
 from tests.kit.reviews import serve
 from tests.kit.rights import grant, read_vault
 from tests.kit.waiting import eventually
 from webop.client.api import Client
+from webop.testing import LocalCluster
 
-if TYPE_CHECKING:
-    from webop.controlplane.cluster import LocalCluster
-
-Json = dict[str, Any]
-
-LEASES = webop.Resource("coordination.k8s.io", "v1", "leases", kind="Lease")
 FAST: Json = {"lease_duration": 2, "renew_deadline": 1.5, "retry_period": 0.1}
 STEADY: Json = {"lease_duration": 3, "renew_deadline": 2.5, "retry_period": 0.2}
 LONG: Json = {"lease_duration": 20, "renew_deadline": 15, "retry_period": 0.2}
@@ -77,7 +73,10 @@ async def test_of_two_replicas_one_acts_and_hands_over_when_it_stops(
     objects: Objects, run_operator: RunOperator, calls: Calls
 ) -> None:
     async with AsyncExitStack() as stack:
-        options = [{"settings": lead(objects, **LONG), "identity": name} for name in ("one", "two")]
+        # The Lease is in the only served namespace, if nothing says otherwise.
+        settings = [lead(objects, lease_namespace=None, **LONG) for _ in range(2)]
+        names = ("one", "two")
+        options = [{"settings": s, "identity": n} for s, n in zip(settings, names, strict=True)]
         first = await stack.enter_async_context(run_operator(beside=True, **options[0]))
         await objects.pass_fence()  # the watch is up: what comes now is new, and not resumed
         await objects.make("a")
@@ -102,14 +101,6 @@ async def test_of_two_replicas_one_acts_and_hands_over_when_it_stops(
     assert (lease["holderIdentity"], lease["leaseDurationSeconds"]) == ("", 1)
 
 
-async def test_the_lease_is_in_the_only_served_namespace_if_nothing_says_otherwise(
-    objects: Objects, run_operator: RunOperator
-) -> None:
-    async with run_operator(settings=lead(objects, lease_namespace=None), identity="me"):
-        await objects.make("a")
-        assert (await read_lease(objects))["holderIdentity"] == "me"
-
-
 async def test_an_operator_without_the_right_to_its_lease_is_not_ready_until_it_has_it(
     webop_cluster: LocalCluster, objects: Objects, log: pytest.LogCaptureFixture
 ) -> None:
@@ -120,19 +111,14 @@ async def test_an_operator_without_the_right_to_its_lease_is_not_ready_until_it_
     settings = lead(objects)
     settings.scanning.disabled = True
     async with serve(settings=settings, vault=vault, namespaces=[objects.namespace]) as site:
-
-        async def has(status: int, text: str) -> bool:
-            answer = await site.get("/readyz")
-            return answer.status_code == status and text in answer.text
-
-        await eventually(lambda: has(503, '"not ready":["the lease'), "the obstacle alone")
-        assert await has(503, f"the lease {objects.namespace}/lead cannot be acquired: ")
+        await eventually(lambda: site.answers(503, '"not ready":["the lease'), "the obstacle alone")
+        assert await site.answers(503, f"the lease {objects.namespace}/lead cannot be acquired: ")
         assert f'User "{user}" cannot get resource "leases"' in log.text
         assert "Needed: get, create and update; better also list and watch." in log.text
         assert log.text.count("cannot be acquired") == 1
         leases = "leases.coordination.k8s.io"
         await grant(client, user, leases, "get,create,update", objects.namespace)
-        await eventually(lambda: has(200, ""), "readiness")
+        await eventually(lambda: site.answers(200), "readiness")
 
 
 async def test_the_rights_of_the_manual_suffice(

@@ -8,29 +8,24 @@ import logging
 from collections import Counter
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import pytest
 
 import webop
 from tests.kit.http_relay import fail
-from tests.kit.operators import Calls, Objects, Running, RunOperator, build_settings
+from tests.kit.leases import LEASES
+from tests.kit.operators import Calls, Json, Objects, Running, RunOperator, build_settings
 from tests.kit.reviews import serve
 from tests.kit.rights import grant, read_vault
 from tests.kit.scrapes import scrape
 from tests.kit.waiting import eventually
 from webop.client.api import Client
 from webop.controlplane.cluster_client import find_free_port
-from webop.errors import APINotFoundError
 from webop.objects.shards import SHARDS, find_shard, parse_shards
+from webop.testing import LocalCluster
 
-if TYPE_CHECKING:
-    from webop.controlplane.cluster import LocalCluster
-
-Json = dict[str, Any]
-
-LEASES = webop.Resource("coordination.k8s.io", "v1", "leases", kind="Lease")
 SHORT: Json = {"lease_duration": 4, "renew_deadline": 3}
 TIMES: Json = {"lease_duration": 10, "renew_deadline": 8, "retry_period": 0.1}
 MANY = 24  # objects; with random uids, each of three replicas has some of them
@@ -68,7 +63,7 @@ class Team:
         """Return the shards of the replicas, as the Lease says."""
         try:
             raw = await self.objects.client.get(LEASES, self.objects.namespace, "team-shards")
-        except APINotFoundError:
+        except webop.APINotFoundError:
             return {}
         text = raw["metadata"]["annotations"]["webop.dev/shards"]
         return {one["holder"]: parse_shards(one["shards"]) for one in json.loads(text)}
@@ -169,16 +164,11 @@ async def test_a_leader_that_cannot_see_whether_an_owner_of_shards_runs_names_th
     settings.scanning.disabled = True
     vault = read_vault(webop_cluster, user)
     async with serve(settings=settings, vault=vault, namespaces=[place]) as site:
-
-        async def has(status: int, text: str) -> bool:
-            answer = await site.get("/readyz")
-            return answer.status_code == status and text in answer.text
-
         remedy = f"If no replica with --shards runs, delete the lease {place}/team-shards"
-        await eventually(lambda: has(503, remedy), "the remedy")
-        assert await has(503, f"killed owns shards, as the lease {place}/team-shards says")
+        await eventually(lambda: site.answers(503, remedy), "the remedy")
+        assert await site.answers(503, f"killed owns shards, as the lease {place}/team-shards says")
         await client.delete(LEASES, place, "team-shards")
-        await eventually(lambda: has(200, ""), "readiness")
+        await eventually(lambda: site.answers(200), "readiness")
 
 
 async def test_a_canary_gives_up_its_shards_when_its_calls_fail(
@@ -247,7 +237,7 @@ async def test_reconcilers_of_all_replicas_see_their_children_and_watched_kinds(
         return found
 
     for name in names:
-        await eventually(partial(read, name), f"child of {name}", ignoring=APINotFoundError)
+        await eventually(partial(read, name), f"child of {name}", ignoring=webop.APINotFoundError)
         await client.patch(maps, objects.namespace, name, {"data": {"x": "changed"}})
     for name in names:
         await eventually(partial(read, name), f"{name}", check=lambda data: data["x"] == "wanted")
@@ -328,22 +318,11 @@ async def stack_of_namespaces(client: Client, objects: Objects) -> Any:
         await client.delete(namespaces, None, name)
 
 
-@pytest.mark.parametrize(
-    ("verbs", "obstacle", "granted"),
-    [
-        ("get,create,update", 'cannot list resource \\"leases\\"', "list,watch"),
-        ("get,create,list,watch", "cannot update resource", "update"),
-    ],
-    ids=["list", "update"],
-)
 async def test_a_replica_without_a_right_to_leases_gets_no_share_and_says_why_until_it_has_it(
     webop_cluster: LocalCluster,
     team: Team,
     objects: Objects,
     seen: Calls,
-    verbs: str,
-    obstacle: str,
-    granted: str,
 ) -> None:
     await team.add("one")
     await objects.pass_fence()
@@ -351,43 +330,20 @@ async def test_a_replica_without_a_right_to_leases_gets_no_share_and_says_why_un
     vault = read_vault(webop_cluster, user)
     await grant(client, user, objects.kind.crd_name, "get,list,watch,patch", objects.namespace)
     leases = "leases.coordination.k8s.io"
-    await grant(client, user, leases, verbs, objects.namespace)
+    await grant(client, user, leases, "get,create", objects.namespace)
     settings = share(objects)
     settings.scanning.disabled = True
     options: Any = {"vault": vault, "namespaces": [objects.namespace], "memo": webop.Memo(me="two")}
     async with serve(settings=settings, **options) as site:
-
-        async def has(status: int, text: str) -> bool:
-            answer = await site.get("/readyz")
-            return answer.status_code == status and text in answer.text
-
-        await eventually(lambda: has(503, obstacle), "the obstacle")
+        await eventually(
+            lambda: site.answers(503, 'cannot list resource \\"leases\\"'), "the obstacle"
+        )
+        await grant(client, user, leases, "list,watch", objects.namespace)
+        await eventually(lambda: site.answers(503, "cannot update resource"), "the next obstacle")
         await asyncio.gather(*(objects.make(f"w-{number}") for number in range(MANY)))
         assert (await team.read_owners()).keys() == {"one"}
-        await grant(client, user, leases, f"{verbs},{granted}", objects.namespace)
-        await eventually(lambda: has(200, ""), "readiness")
-
-
-async def test_hostile_leases_take_no_share_and_end_nothing(
-    team: Team, objects: Objects, seen: Calls, client: Client
-) -> None:
-    await team.add("one")
-    await team.add("two")
-    owners = await team.wait_balanced()
-    stranger: Json = {
-        "apiVersion": "coordination.k8s.io/v1",
-        "kind": "Lease",
-        "metadata": {"name": "team-member-99", "labels": {"webop.dev/shards": "team"}},
-        "spec": {"holderIdentity": "stranger", "leaseDurationSeconds": 1_000_000},
-    }
-    await client.create(LEASES, objects.namespace, stranger)
-    stranger["metadata"]["name"] = "team-member-7"
-    await client.create(LEASES, objects.namespace, stranger)
-    absurd = {"metadata": {"annotations": {"webop.dev/canary": "9" * 5000}}}
-    await client.patch(LEASES, objects.namespace, "team-member-01", absurd)
-    await asyncio.gather(*(objects.make(f"w-{number}") for number in range(MANY)))
-    assert await team.read_owners() == owners
-    assert len(seen) == MANY
+        await grant(client, user, leases, "update", objects.namespace)
+        await eventually(lambda: site.answers(200), "readiness")
 
 
 async def test_replicas_that_divide_in_different_ways_do_not_share(
@@ -487,22 +443,6 @@ async def test_a_replica_without_connection_stops_and_another_one_goes_on(
         del team.running["cut"]
 
 
-async def test_without_the_lease_of_owners_all_begin_anew_and_nobody_acts_twice(
-    team: Team, objects: Objects, seen: Calls, client: Client, log: pytest.LogCaptureFixture
-) -> None:
-    for name in ("one", "two"):
-        await team.add(name, **SHORT)
-    await team.wait_balanced()
-    await asyncio.gather(*(objects.make(f"w-{number}") for number in range(MANY)))
-    await client.delete(LEASES, objects.namespace, "team-shards")
-    await eventually(lambda: log.text.count("Leadership is lost") == 2, "both notice it")
-    await team.wait_balanced()
-    for number in range(MANY):
-        await seen.wait(f"w-{number}", "resumed")
-    await objects.make("later")
-    assert len(seen.of("later", "created")) == 1
-
-
 async def test_an_object_whose_handler_runs_for_long_stays_and_others_move(
     team: Team, objects: Objects, calls: Calls, log: pytest.LogCaptureFixture
 ) -> None:
@@ -519,3 +459,25 @@ async def test_an_object_whose_handler_runs_for_long_stays_and_others_move(
     released.set()
     await objects.wait_handled("busy")
     assert len(calls.of("busy")) == 1
+
+
+async def test_hostile_leases_take_no_share_and_end_nothing(
+    team: Team, objects: Objects, seen: Calls, client: Client
+) -> None:
+    await team.add("one")
+    await team.add("two")
+    owners = await team.wait_balanced()
+    stranger: Json = {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": "team-member-99", "labels": {"webop.dev/shards": "team"}},
+        "spec": {"holderIdentity": "stranger", "leaseDurationSeconds": 1_000_000},
+    }
+    await client.create(LEASES, objects.namespace, stranger)
+    stranger["metadata"]["name"] = "team-member-7"
+    await client.create(LEASES, objects.namespace, stranger)
+    absurd = {"metadata": {"annotations": {"webop.dev/canary": "9" * 5000}}}
+    await client.patch(LEASES, objects.namespace, "team-member-01", absurd)
+    await asyncio.gather(*(objects.make(f"w-{number}") for number in range(MANY)))
+    assert await team.read_owners() == owners
+    assert len(seen) == MANY

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.kit.doctor_runs import Doctor
 from tests.kit.operators import Kind, define_kinds
 from tests.kit.processes import Workshop
-
-if TYPE_CHECKING:
-    from webop.controlplane.cluster import LocalCluster
+from webop.testing import LocalCluster
 
 
 @pytest.fixture(scope="session")

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+import webop
 from tests.kit.cli_runner import invoke
 from tests.kit.doctor_runs import Doctor
+from tests.kit.leases import LEASES
 from tests.kit.managed_webhooks import Site
 from tests.kit.peering_objects import PeeringObject, build_record, define_peerings
+from tests.kit.rows import rows
 from webop.cli.doctor.records import judge_lease, judge_peers
-from webop.coordination.timed_requests import LEASES
 from webop.events.loggers import EVENTS
-from webop.objects.body import build_object_reference
-
-if TYPE_CHECKING:
-    from webop.controlplane.cluster import LocalCluster
+from webop.testing import LocalCluster
 
 NOW = dt.datetime.now(dt.UTC)
 
@@ -32,7 +31,7 @@ def build_lease(**spec: Any) -> dict[str, Any]:
     return {"spec": spec}
 
 
-@pytest.mark.parametrize(
+@rows(
     ("lease", "replicas", "level", "text"),
     [
         (hold("pod-1"), {"pod-1", "pod-2"}, "ok", "pod-1 holds it"),
@@ -62,7 +61,7 @@ def build_peer(priority: int, age: float = 0.0, **more: Any) -> dict[str, Any]:
     return {"priority": priority, "lifetime": 60, "lastseen": lastseen, **more}
 
 
-@pytest.mark.parametrize(
+@rows(
     ("status", "levels", "text"),
     [
         ({}, ["ok"], "no peer pauses"),
@@ -160,7 +159,7 @@ async def test_objects_whose_reconciler_has_given_up_are_named(site: Site, docto
     name = f"patients.{site.names[0]}"
     options = ("-n", site.objects.namespace, "--standalone", "--no-probe")
     made = await site.objects.create("given-up")
-    about = build_object_reference(made)
+    about = webop.build_object_reference(made)
     event = {
         "metadata": {"name": "one", "namespace": site.objects.namespace},
         "involvedObject": about,

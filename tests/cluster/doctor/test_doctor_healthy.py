@@ -7,6 +7,7 @@ from typing import Any
 import webop
 from tests.kit.doctor_runs import Doctor, configure
 from tests.kit.managed_webhooks import Site
+from tests.kit.rights import grant
 from webop.controlplane.cluster_client import find_free_port
 
 SERVICES = webop.Resource("", "v1", "services", kind="Service", namespaced=True)
@@ -111,13 +112,10 @@ async def test_the_operators_own_account_needs_no_more_than_the_operator(
 ) -> None:
     declare(site)
     user = f"operator-{site.objects.kind.group}"
-    cluster = site.cluster
-    rules = ("validatingwebhookconfigurations", "mutatingwebhookconfigurations")
-    resources = ",".join(f"{name}.admissionregistration.k8s.io" for name in rules)
-    verbs = "--verb=create,patch"
-    cluster.kubectl("create", "clusterrole", user, verbs, f"--resource={resources}")
-    cluster.kubectl("create", "clusterrolebinding", user, f"--clusterrole={user}", f"--user={user}")
-    kubeconfig = str(cluster.kubeconfig_for(user))
+    for kind in ("validating", "mutating"):
+        resource = f"{kind}webhookconfigurations.admissionregistration.k8s.io"
+        await grant(site.client, user, resource, "create,patch")
+    kubeconfig = str(site.cluster.kubeconfig_for(user))
     async with site.run():
         report = await doctor.examine("--managed", site.name, KUBECONFIG=kubeconfig)
         unnamed = await doctor.examine(KUBECONFIG=kubeconfig)
@@ -134,20 +132,14 @@ async def test_the_operators_own_account_needs_no_more_than_the_operator(
     assert (line.level, "subjectaccessreviews" in line.text) == ("note", True)
 
 
-async def test_an_operator_without_webhooks_is_not_told_to_manage_some(doctor: Doctor) -> None:
-    path = doctor.workshop.write("import webop\n@webop.on.create('pods')\ndef fn(**_): ...")
-    report = await doctor.examine(path)
-    assert "settings.admission.managed" not in " ".join(line.remedy for line in report.lines)
-    assert {line.subject for line in report.of("ok", "Permissions")} >= {"pods"}
-
-
-async def test_a_file_with_only_rules_is_not_told_to_manage_webhooks(
+async def test_an_operator_without_webhooks_is_not_told_to_manage_some(
     site: Site, doctor: Doctor
 ) -> None:
     await configure(site, {"url": f"https://localhost:{find_free_port()}"})  # of another operator
-    path = doctor.workshop.write(
-        "import webop\nwebop.rule('v1', 'pods', id='any', cel='true', message='no')\n"
-    )
-    report = await doctor.examine("--no-probe", path)
+    rule = "webop.rule('v1', 'pods', id='any', cel='true', message='no')"
+    for code in ("@webop.on.create('pods')\ndef fn(**_): ...", rule):
+        path = doctor.workshop.write(f"import webop\n{code}\n")
+        report = await doctor.examine("--no-probe", path)
+        assert "settings.admission.managed" not in " ".join(line.remedy for line in report.lines)
     assert report.find("configurations").text.startswith("none needed")
     assert site.name not in report.output

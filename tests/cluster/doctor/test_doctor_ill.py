@@ -6,15 +6,13 @@ import base64
 import signal
 from typing import Any
 
-import httpx
 import pytest
 
 import webop
 from tests.kit.doctor_runs import Doctor, configure, wait_in_force
 from tests.kit.exec_plugins import write_kubeconfig
-from tests.kit.http_relay import Relay
-from tests.kit.http_relay import fail as refuse
 from tests.kit.managed_webhooks import KINDS, Site
+from tests.kit.rows import rows
 from tests.kit.waiting import eventually
 from webop.controlplane.cluster_client import find_free_port
 from webop.handlers.model import WebhookType
@@ -126,23 +124,6 @@ def created(**_): ...
     assert warnings == ["patients", "customresourcedefinitions", "events", unknown.subject]
 
 
-async def test_a_kind_that_nobody_can_list_is_not_a_lack_of_rights(
-    site: Site, doctor: Doctor, relayed: Relay
-) -> None:
-    plural = site.objects.kind.plural
-    kubeconfig = write_kubeconfig(doctor.workshop.folder, relayed.server.url)
-
-    async def meddle(request: httpx.Request) -> httpx.Response | None:
-        is_list = request.method == "GET" and request.url.path.endswith(plural)
-        return refuse(500) if is_list and site.objects.kind.group in str(request.url) else None
-
-    relayed.meddle = meddle
-    report = await doctor.examine("--no-probe", KUBECONFIG=kubeconfig)
-    line = report.find(site.objects.kind.resource.plural_name, "Coordination")
-    assert (line.level, "injected 500" in line.text) == ("warning", True)
-    assert "not allowed" not in report.output
-
-
 async def test_handlers_and_webhooks_that_do_not_fit_are_named(site: Site, doctor: Doctor) -> None:
     config = {"url": f"https://localhost:{find_free_port()}/hook"}
     await configure(site, config)
@@ -163,19 +144,15 @@ def absent(**_): ...
     assert (unknown.level, f"check.{site.name}" in unknown.text) == ("warning", True)
 
 
-@pytest.mark.parametrize("where", ["option", "variable", "startup handler"])
+@pytest.mark.parametrize("where", ["option", "startup handler"])
 async def test_a_name_without_configurations_is_a_failure(doctor: Doctor, where: str) -> None:
     name = "nobody.example.com"
-    if where == "option":
-        report = await doctor.examine("--managed", name)
-    elif where == "variable":
-        report = await doctor.examine(WEBOP_ADMISSION__MANAGED=name)
-    else:
-        code = OPERATOR.format(name=name, names="'pods'")
-        report = await doctor.examine("--standalone", doctor.workshop.write(code))
+    code = OPERATOR.format(name=name, names="'pods'")
+    args = ("--standalone", doctor.workshop.write(code))
+    report = await doctor.examine(*(("--managed", name) if where == "option" else args))
     assert report.find("existence").level == "failure"
     assert report.code == 1
-    assert "nobody.example.com" in report.find("existence").text
+    assert name in report.find("existence").text
 
 
 async def test_an_unknown_webhook_is_found(site: Site, doctor: Doctor) -> None:
@@ -217,7 +194,7 @@ async def test_refused_credentials_are_told(site: Site, doctor: Doctor) -> None:
     assert "401" in report.find("login").text
 
 
-@pytest.mark.parametrize(
+@rows(
     ("arguments", "code", "expected"),
     [
         (["nowhere.py"], 1, "nowhere.py"),

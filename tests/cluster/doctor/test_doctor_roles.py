@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tests.kit.doctor_runs import Doctor, Report
 from tests.kit.operators import Kind
 from tests.kit.peering_objects import define_peerings
 from webop.client.api import Client
-
-if TYPE_CHECKING:
-    from webop.controlplane.cluster import LocalCluster
+from webop.testing import LocalCluster
 
 KIND = Kind("rolefuls.webop.dev", "roles", "Roleful", has_status=True)
 
@@ -61,26 +57,3 @@ async def test_the_scope_and_the_options_of_the_operator_decide_what_is_needed(
     assert "get and create and update leases" in list_missing(led)
     met = await doctor.examine("-n", namespace, "--peering", "theirs", *options)
     assert "list and watch kopfpeerings" in list_missing(met)
-
-
-async def test_a_secret_is_not_asked_about_as_long_as_its_name_is_unknown(doctor: Doctor) -> None:
-    path = doctor.workshop.write(
-        "import webop\n@webop.on.startup()\ndef configure(settings, **_):\n"
-        "    settings.admission.server = webop.WebhookServiceServer()\n"
-        "@webop.on.validate('pods')\ndef check(**_): ...\n"
-    )
-    for options in ([], ["--as", "jane"]):
-        report = await doctor.examine("--no-probe", "--standalone", *options, path)
-        assert report.find("startup").level == "ok"
-        assert "secrets" not in {line.subject for line in report.lines}, report.output
-
-
-async def test_startup_handlers_that_fail_or_are_not_called_leave_a_warning(doctor: Doctor) -> None:
-    path = doctor.workshop.write(
-        "import webop\n@webop.on.startup()\ndef configure(**_):\n"
-        "    raise webop.PermanentError('No database.')\n"
-    )
-    for option, text in (("--startup", "No database."), ("--no-startup", "not called")):
-        line = (await doctor.examine("--no-probe", option, path)).find("startup", "Settings")
-        assert (line.level, text in line.text) == ("warning", True)
-        assert "--lease" in line.remedy

@@ -6,20 +6,14 @@ import asyncio
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 
 from tests.kit.cli_runner import invoke
 from tests.kit.doctor_runs import Doctor
-from tests.kit.operators import Kind
-from webop.testing import ClusterError
-
-if TYPE_CHECKING:
-    from webop.controlplane.cluster import LocalCluster
-
-Json = dict[str, Any]
+from tests.kit.operators import Json, Kind
+from webop.testing import ClusterError, LocalCluster
 
 _API = "admissionregistration.k8s.io/v1"
 _HANDLERS = """
@@ -56,7 +50,7 @@ class Rules:
     def __init__(self, doctor: Doctor, cluster: LocalCluster, kind: Kind) -> None:
         self.doctor = doctor
         self.cluster = cluster
-        self.stem = f"r{kind.group.partition('.')[0]}"
+        self.stem = f"r{kind.group.removesuffix('.webop.dev').replace('.', '-')}"  # of the worker
         self._names = {"group": kind.group, "version": "v1", "plural": kind.plural}
         self.account = "system:serviceaccount:default:depot"
         self.title = "Rules"
@@ -74,6 +68,12 @@ class Rules:
         found = [one for one in yaml.safe_load_all(result.stdout) if one]
         return [one for one in found if "AdmissionPolicy" in one["kind"]]
 
+    async def examine(self, *args: str) -> tuple[int, str, str, str]:
+        """Return the exit code, and what the doctor says about the first rule."""
+        report = await self.doctor.examine(*args)
+        line = report.find(f"{self.stem}-size", self.title)
+        return report.code, line.level, line.text, line.remedy
+
     def delete(self) -> None:
         for kind in ("ValidatingAdmissionPolicy", "MutatingAdmissionPolicy"):
             for name in (f"{self.stem}-size", f"{self.stem}-change"):
@@ -89,66 +89,54 @@ def rules(doctor: Doctor, webop_cluster: LocalCluster, kinds: Iterator[Kind]) ->
     made.delete()
 
 
-async def test_rules_whose_policies_were_applied_are_found_in_order(rules: Rules) -> None:
+async def test_a_rule_is_in_force_when_its_policy_and_its_binding_are_in_the_cluster(
+    rules: Rules,
+) -> None:
     path = rules.write(_HANDLERS + _CHANGE)
+    code, level, text, remedy = await rules.examine(path)
+    assert (code, level) == (1, "failure")
+    assert text == "not in force: its policy is not in the cluster"
+    assert remedy.endswith("webop manifests FILES | kubectl apply -f -")
+
+    policies = await rules.make(path)
+    is_binding = [one["kind"].endswith("Binding") for one in policies]
+    rules.cluster.apply(*(one for one, it in zip(policies, is_binding, strict=True) if not it))
+    _, level, text, _ = await rules.examine(path)
+    assert (level, text) == ("failure", f"not in force: {rules.stem}-size.depot has no binding")
+
+    rules.cluster.apply(*policies)
     matched = re.match(r"v1\.(\d+)", rules.cluster.version)
     has_mutating = matched is not None and int(matched[1]) >= 36
-    rules.cluster.apply(*await rules.make(path))
     for options in ((), ("--as", rules.account)):
         report = await rules.doctor.examine(*options, path)
         line = report.find(f"{rules.stem}-size", rules.title)
         assert (line.level, line.text) == ("ok", f"in force as {rules.stem}-size.depot")
         line = report.find(f"{rules.stem}-change", rules.title)
         assert line.level == ("ok" if has_mutating else "warning"), line
-
-
-async def test_a_rule_that_nobody_has_applied_is_a_failure(rules: Rules) -> None:
-    path = rules.write()
-    report = await rules.doctor.examine(path)
-    line = report.find(f"{rules.stem}-size", rules.title)
-    assert (report.code, line.level) == (1, "failure")
-    assert line.text == "not in force: its policy is not in the cluster"
-    assert line.remedy.endswith("webop manifests FILES | kubectl apply -f -")
-
-    policy, binding = await rules.make(path)
-    rules.cluster.apply(policy)
-    line = (await rules.doctor.examine(path)).find(f"{rules.stem}-size", rules.title)
-    assert (line.level, line.text) == (
-        "failure",
-        f"not in force: {rules.stem}-size.depot has no binding",
-    )
-    rules.cluster.apply(binding)
     stranger = "system:serviceaccount:default:other"
-    report = await rules.doctor.examine("--as", stranger, path)
-    assert report.find(f"{rules.stem}-size", rules.title).level == "failure"
+    assert (await rules.examine("--as", stranger, path))[1] == "failure"
 
 
 async def test_a_policy_of_an_older_rule_is_a_warning_that_names_the_field(rules: Rules) -> None:
-    path = rules.write()
-    rules.cluster.apply(*await rules.make(path))
+    rules.cluster.apply(*await rules.make(rules.write()))
     for old, new, place in (
         ("< 100 ||", "< 99 ||", "spec.validations[0].expression"),
         ('labels={{"app": webop.PRESENT}},', "", "spec.matchConstraints.objectSelector"),
         ('id="', 'operations=["CREATE"], id="', "operations"),
         ('id="', 'action="Warn", id="', "Binding"),
     ):
-        changed = rules.write(_HANDLERS.replace(old, new))
-        line = (await rules.doctor.examine(changed)).find(f"{rules.stem}-size", rules.title)
-        assert (line.level, place in line.text) == ("warning", True), line
-        assert line.remedy
+        _, level, text, remedy = await rules.examine(rules.write(_HANDLERS.replace(old, new)))
+        assert (level, place in text) == ("warning", True), text
+        assert remedy
 
-
-async def test_the_exempt_account_of_a_rule_counts_only_if_it_is_known(rules: Rules) -> None:
+    # The exempt account counts only if it is known.
     path = rules.write(is_exempt=True)
     rules.cluster.apply(*await rules.make(path))
     for options in ((), ("--as", rules.account), ("--as", rules.account, "--no-startup")):
-        line = (await rules.doctor.examine(*options, path)).find(f"{rules.stem}-size", rules.title)
-        assert line.level == "ok", (options, line)
+        assert (await rules.examine(*options, path))[1] == "ok", options
     path = rules.write(is_exempt=False)
-    line = (await rules.doctor.examine("--as", rules.account, path)).find(
-        f"{rules.stem}-size", rules.title
-    )
-    assert (line.level, line.text.endswith("in spec.matchConditions")) == ("warning", True)
+    _, level, text, _ = await rules.examine("--as", rules.account, path)
+    assert (level, text.endswith("in spec.matchConditions")) == ("warning", True)
 
 
 async def test_without_the_right_to_read_policies_the_rules_are_unknown(rules: Rules) -> None:

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import Any
-
-import pytest
 
 import webop
 from tests.kit.doctor_runs import Doctor
+from tests.kit.leases import LEASES
 from tests.kit.managed_webhooks import Site
-from tests.kit.operators import RunOperator, build_settings
+from tests.kit.operators import Json, RunOperator, build_settings
+from tests.kit.rows import rows
 from tests.kit.waiting import eventually
 from webop.cli.doctor.shard_checks import Team, judge_sharers, judge_team
 from webop.coordination.shard_map import ShardMap, Term
-from webop.coordination.timed_requests import LEASES
-
-Json = dict[str, Any]
 
 NOW = dt.datetime.now(dt.UTC)
 ALL = frozenset(range(64))
@@ -53,22 +49,15 @@ LEADER = hold("boss", "op")
 HALVES = share(s0=ALL - {1, 2, 3}, s1=frozenset({1, 2, 3}))
 
 
-@pytest.mark.parametrize(
+@rows(
     ("leases", "levels", "text"),
     [
-        ([], ["warning"], "it does not exist"),
         ([HALVES, ONE, TWO], ["ok"], "replicas own all shards: pod-0 (61), pod-1 (3)"),
         ([HALVES, ONE, GONE], ["failure"], "no replica that runs owns the shards 1-3"),
-        ([HALVES], ["failure"], "owns the shards 0-63"),
         ([share(s0=ALL), ONE, FORMER], ["warning", "ok"], "deleted one: pod-1"),
         ([HALVES, ONE, TWO, LEADER], ["failure", "ok"], "since boss leads (--lease)"),
         ([HALVES, ONE, TRYING], ["note", "ok"], "pod-1 tries its version on 3 shards"),
         ([share(s0=ALL), ONE, FAILED], ["warning", "ok"], "pod-1 has given up its shards"),
-        (
-            [{"metadata": {"name": "op-shards", "annotations": {"webop.dev/shards": "["}}}, ONE],
-            ["failure"],
-            "the annotation webop.dev/shards is invalid",
-        ),
     ],
 )
 def test_replicas_with_shards_are_judged_by_their_leases(
@@ -81,7 +70,7 @@ def test_replicas_with_shards_are_judged_by_their_leases(
     assert all(finding.remedy for finding in found if finding.level in {"warning", "failure"})
 
 
-@pytest.mark.parametrize(
+@rows(
     ("leases", "levels", "text"),
     [
         ([HALVES, ONE, TWO], ["failure"], "with --shards own shards: pod-0 (61), pod-1 (3)"),

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import datetime as dt
+import contextlib
 import itertools
 import json
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import pytest
 
 import webop
 from tests.kit.cli_runner import invoke
-from tests.kit.http_relay import fail
+from tests.kit.leases import LEASES, hold_lease
 from tests.kit.operators import Objects, RunOperator, build_settings
+from tests.kit.rows import rows
 from tests.kit.waiting import eventually
 from webop.controlplane.cluster_client import find_free_port
-from webop.coordination.timed_requests import LEASES
 from webop.objects.shards import find_shard
-
-if TYPE_CHECKING:
-    from webop.controlplane.cluster import LocalCluster
+from webop.testing import LocalCluster
 
 KIND = "widgets.tests.webop.dev"
 IDLE = "idle: nothing is left to do until something changes"
@@ -59,16 +57,23 @@ def explain(
     return Explainer(objects, run_operator, env)
 
 
-async def test_an_object_that_is_handled_is_idle(explain: Explainer) -> None:
+async def test_an_object_is_idle_if_it_is_handled_or_waits_for_others(explain: Explainer) -> None:
     webop.on.create("widgets", id="create_database")(lambda **_: None)
     webop.on.update("widgets", id="follow", field="status.size")(lambda **_: None)
-    async with explain.operating():
-        await explain.objects.create("orders", {"size": 1})
+    webop.on.delete("widgets", id="drop")(lambda **_: None)
+    async with explain.operating(persistence={"prefix": "shop.example.com"}):
+        await explain.objects.create("orders", {"size": 1}, finalizers=["example.com/other"])
         await explain.objects.patch("orders", {"status": {"size": 1}})
         said = await explain.wait("it is handled: nothing has changed since", IDLE)
-    assert "create create_database, update follow" in said
-    assert ": acting" in said
-    assert "warning" not in said
+        assert "create create_database, update follow" in said
+        assert ": acting" in said
+        assert "warning" not in said
+    await explain.objects.patch("orders", {"spec": {"size": 2}})
+    assert "a change of spec.size is not handled yet (shop.example.com)" in await explain()
+    async with explain.operating(persistence={"prefix": "shop.example.com"}):
+        await explain.objects.delete("orders")
+        await explain.wait("waits for example.com/other -> ", IDLE)
+    await explain.objects.patch("orders", {"metadata": {"finalizers": None}})
 
 
 async def test_a_handler_that_fails_has_a_record_and_an_attempt_to_come(explain: Explainer) -> None:
@@ -149,54 +154,14 @@ async def test_objects_are_held_until_the_indexes_have_all_others(explain: Expla
     await running
 
 
-async def test_objects_are_held_where_nothing_can_be_written(
-    run_relayed: RunOperator, explain: Explainer
-) -> None:
-    is_over = False
-
-    async def meddle(request: httpx.Request) -> httpx.Response | None:
-        is_patch = request.method == "PATCH" and "/widgets/" in request.url.path
-        return fail(503) if is_patch and not is_over else None
-
-    webop.on.create("widgets", id="create")(lambda **_: None)
-    quick = {"networking": {"error_backoffs": [0.1]}, "batching": {"error_delays": [0.1, 0.2]}}
-    endpoint = explain.options["liveness_endpoint"]
-    async with run_relayed(build_settings(**quick), meddle=meddle, liveness_endpoint=endpoint):
-        names = [f"w{number}" for number in range(60)] + ["orders"]
-        await asyncio.gather(*map(explain.objects.create, names))
-        await explain.wait("it waits for a successful write to widgets", "webop itself failed")
-        is_over = True
-        await explain.objects.wait_handled("orders")
-
-
 async def test_a_standby_says_who_holds_the_lease(explain: Explainer) -> None:
-    renewed = dt.datetime.now(dt.UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-    spec = {"holderIdentity": "boss", "leaseDurationSeconds": 3600, "renewTime": renewed}
-    lease, namespace = {"metadata": {"name": "leader"}, "spec": spec}, explain.objects.namespace
-    await explain.objects.client.create(LEASES, namespace, lease)
+    namespace = explain.objects.namespace
+    await hold_lease(explain.objects.client, namespace, "leader")
     webop.on.create("widgets", id="create")(lambda **_: None)
     await explain.objects.create("orders")
     leadership = {"lease_name": "leader", "lease_namespace": namespace}
     async with explain.operating(leadership=leadership):
         await explain.wait("standing by", "boss", "it does not act: it calls no handlers")
-
-
-async def test_a_deletion_that_waits_for_others_names_their_finalizers(explain: Explainer) -> None:
-    webop.on.delete("widgets", id="drop")(lambda **_: None)
-    async with explain.operating():
-        await explain.objects.make("orders", finalizers=["example.com/other"])
-        await explain.objects.delete("orders")
-        await explain.wait("waits for example.com/other -> ", IDLE)
-    await explain.objects.patch("orders", {"metadata": {"finalizers": None}})
-
-
-async def test_a_changed_object_names_the_fields_that_are_not_handled(explain: Explainer) -> None:
-    webop.on.create("widgets", id="create")(lambda **_: None)
-    async with explain.operating(persistence={"prefix": "shop.example.com"}):
-        await explain.objects.create("orders", {"size": 1})
-        await explain.objects.wait("orders", lambda body: "/last-handled" in str(body))
-    await explain.objects.patch("orders", {"spec": {"size": 2}})
-    assert "a change of spec.size is not handled yet (shop.example.com)" in await explain()
 
 
 async def test_the_selectors_that_exclude_an_object_are_named(explain: Explainer) -> None:
@@ -208,7 +173,7 @@ async def test_the_selectors_that_exclude_an_object_are_named(explain: Explainer
         await explain.wait(IDLE)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("args", "code", "text"),
     [
         ((f"{KIND}/nothing",), 1, "There is no widgets.v1.tests.webop.dev"),
@@ -222,15 +187,9 @@ async def test_the_selectors_that_exclude_an_object_are_named(explain: Explainer
 async def test_what_is_not_there_has_a_hint(
     explain: Explainer, args: tuple[str, ...], code: int, text: str
 ) -> None:
-    await explain.objects.create("orders")
+    with contextlib.suppress(webop.APIConflictError):  # of the row before
+        await explain.objects.create("orders")
     assert text in await explain(*args, code=code)
-
-
-async def test_a_replica_that_serves_other_kinds_says_so(explain: Explainer) -> None:
-    webop.on.create("widgets", id="create")(lambda **_: None)
-    async with explain.operating():
-        said = await explain(f"namespaces/{explain.objects.namespace}")
-    assert "it does not serve this kind" in said
 
 
 async def test_the_shard_of_an_object_and_its_owner_are_named(
@@ -262,30 +221,3 @@ async def test_the_shard_of_an_object_and_its_owner_are_named(
             assert "port-forward pod/NAME" in said
             monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")  # the replica is in a pod
             assert "port-forward pod/second 8081" in await explain(f"{KIND}/w-{number}")
-
-
-async def test_a_shard_that_no_replica_owns_is_free(explain: Explainer) -> None:
-    webop.on.create("widgets", id="create")(lambda **_: None)
-    namespace, team = explain.objects.namespace, {"lease_name": "team", "sharded": True}
-    renewed = dt.datetime.now(dt.UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-    spec = {"holderIdentity": "boss", "leaseDurationSeconds": 3600, "renewTime": renewed}
-    await explain.objects.client.create(
-        LEASES, namespace, {"metadata": {"name": "team"}, "spec": spec}
-    )
-    await explain.objects.create("orders")
-    async with explain.operating(leadership={**team, "lease_namespace": namespace}):
-        said = await explain.wait("free: no replica that runs owns it", "held by 'boss'")
-    assert "webop doctor --shards team" in said
-
-
-async def test_the_shard_of_an_object_by_namespace_is_that_of_its_namespace(
-    explain: Explainer,
-) -> None:
-    webop.on.create("widgets", id="create")(lambda **_: None)
-    namespace, team = explain.objects.namespace, {"lease_name": "team", "sharded": True}
-    leadership = {**team, "lease_namespace": namespace, "shard_by": "namespace"}
-    await explain.objects.create("orders")
-    async with explain.operating(leadership=leadership):
-        await explain.wait(f"shard {find_shard(namespace)}, owned by ", IDLE)
-    async with explain.operating(leadership={**leadership, "unsharded": ["widgets"]}):
-        await explain.wait("shard 0, owned by ", IDLE)

@@ -11,6 +11,7 @@ import pytest
 
 from tests.kit.cli_runner import forgetting_modules
 from tests.kit.reviews import Site, read_patch, serve
+from tests.kit.rows import rows
 
 _EXAMPLE = Path(__file__).parents[3] / "examples" / "ephemeral_volume_claims"
 
@@ -42,14 +43,13 @@ async def post(site: Site, path: str, review: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.feature("ADM-01", "ADM-08", "ADM-09")
-@pytest.mark.parametrize(
+@rows(
     ("size", "old_size", "patch"),
     [
         (None, None, [{"op": "add", "path": "/spec/size", "value": "1G"}]),
         (None, "5G", [{"op": "add", "path": "/spec/size", "value": "5G"}]),
         ("2G", None, []),
     ],
-    ids=["the default", "the former one", "its own"],
 )
 async def test_a_claim_gets_a_size(
     site: Site, size: object, old_size: object, patch: list[object]
@@ -57,16 +57,8 @@ async def test_a_claim_gets_a_size(
     assert read_patch(await ask(site, "default-size", size, old_size)) == patch
 
 
-async def test_a_claim_without_any_spec_is_given_one(site: Site) -> None:
-    review = json.loads((_EXAMPLE / "review.json").read_text())
-    review["request"]["object"].pop("spec", None)
-    assert read_patch(await post(site, "default-size", review)) == [
-        {"op": "add", "path": "/spec", "value": {"size": "1G"}}
-    ]
-
-
 @pytest.mark.feature("ADM-02", "ADM-03")
-@pytest.mark.parametrize(
+@rows(
     ("path", "size", "old_size", "reason"),
     [
         *(
@@ -100,7 +92,7 @@ async def test_sizes_are_admitted_or_refused_with_the_reason(
 
 
 @pytest.mark.feature("ADM-07")
-@pytest.mark.parametrize(
+@rows(
     ("size", "warning"),
     [
         ("2Ti", "spec.size: '2Ti' is large. You pay for it until you delete it."),
@@ -119,9 +111,7 @@ async def test_doubtful_sizes_are_admitted_with_a_warning(
     assert all(text.startswith(warning) for text in given)
 
 
-@pytest.mark.parametrize(
-    ("file", "is_allowed"), [("review", True), ("doubtful", True), ("refused", False)]
-)
+@rows(("file", "is_allowed"), [("review", True), ("doubtful", True), ("refused", False)])
 async def test_the_reviews_of_the_example_go_to_all_handlers_at_once(
     site: Site, file: str, is_allowed: bool
 ) -> None:

@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -20,25 +20,23 @@ import pytest
 
 import webop
 from tests.kit.exec_plugins import build_kubeconfig
+from tests.kit.leases import LEASES
 from tests.kit.operators import Objects, RunOperator, build_settings
 from tests.kit.waiting import eventually
 from webop.client.api import Client
 from webop.client.auth.expiration import parse_certificate_lifetime
 from webop.client.auth.logins import read_service_account
-from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.controlplane.credentials import CredentialFiles
-from webop.coordination.timed_requests import LEASES
 from webop.errors import APIUnauthorizedError
-from webop.objects.resources import Resource
 from webop.servers.certificates.certs import build_certificate_signed
 from webop.settings.groups import NetworkingSettings
+from webop.testing import LocalCluster
 
-if TYPE_CHECKING:
-    from webop.controlplane.cluster import LocalCluster
-
-ACCOUNTS = Resource("", "v1", "serviceaccounts", namespaced=True)
-SECRETS = Resource("", "v1", "secrets", namespaced=True)
-BINDINGS = Resource("rbac.authorization.k8s.io", "v1", "clusterrolebindings", namespaced=False)
+ACCOUNTS = webop.Resource("", "v1", "serviceaccounts", namespaced=True)
+SECRETS = webop.Resource("", "v1", "secrets", namespaced=True)
+BINDINGS = webop.Resource(
+    "rbac.authorization.k8s.io", "v1", "clusterrolebindings", namespaced=False
+)
 
 
 class Account:
@@ -110,10 +108,10 @@ def write_kubeconfig(path: Path, cluster: LocalCluster, user: dict[str, Any]) ->
 
 async def wait_revoked(cluster: LocalCluster, token: str) -> None:
     """Wait until a token is refused: API servers remember for a while that it was good."""
-    info = ConnectionInfo(server=cluster.server, ca_data=cluster.ca_data, token=token)
+    info = webop.ConnectionInfo(server=cluster.server, ca_data=cluster.ca_data, token=token)
 
     async def is_refused() -> bool:
-        async with Client(Vault({"x": info}), NetworkingSettings()) as client:
+        async with Client(webop.Vault({"x": info}), NetworkingSettings()) as client:
             try:
                 async with client.stream("/api"):
                     return False
@@ -140,10 +138,10 @@ async def test_a_token_of_a_pod_that_is_revoked_is_replaced_by_the_next_one(
     old = await account.issue("old")
     (tmp_path / "token").write_text(old)
     (tmp_path / "ca.crt").write_bytes(base64.b64decode(webop_cluster.ca_data))
-    brought: list[ConnectionInfo | None] = []
+    brought: list[webop.ConnectionInfo | None] = []
 
     @webop.on.login()
-    def log_in(**_: Any) -> ConnectionInfo | None:
+    def log_in(**_: Any) -> webop.ConnectionInfo | None:
         brought.append(read_service_account(tmp_path, environ))
         return brought[-1]
 
@@ -163,7 +161,7 @@ async def test_a_session_of_aiohttp_that_is_refused_is_closed_and_replaced_by_th
     run_operator: RunOperator,
     objects: Objects,
     handled: list[str],
-    info: ConnectionInfo,
+    info: webop.ConnectionInfo,
 ) -> None:
     sessions: list[aiohttp.ClientSession] = []
 
@@ -238,7 +236,7 @@ def build_brief_certificate(cluster: LocalCluster, seconds: float) -> tuple[dict
 
 @pytest.mark.feature("AUT-04", "AUT-15", "AUT-16", "AUT-19")
 async def test_of_several_credentials_those_that_are_refused_are_left_out(
-    run_operator: RunOperator, objects: Objects, handled: list[str], info: ConnectionInfo
+    run_operator: RunOperator, objects: Objects, handled: list[str], info: webop.ConnectionInfo
 ) -> None:
     calls: list[str] = []
     for number in range(5):
@@ -251,9 +249,9 @@ async def test_of_several_credentials_those_that_are_refused_are_left_out(
     assert sorted(calls) == ["good", *(f"wrong-{number}" for number in range(5))]
 
 
-def provide(calls: list[str], name: str, info: ConnectionInfo) -> None:
+def provide(calls: list[str], name: str, info: webop.ConnectionInfo) -> None:
     @webop.on.login(id=name)
-    def log_in(**_: Any) -> ConnectionInfo:
+    def log_in(**_: Any) -> webop.ConnectionInfo:
         calls.append(name)
         return info
 
@@ -263,7 +261,7 @@ async def test_logins_probes_and_the_lease_need_no_thread_of_handlers_or_of_the_
     webop_cluster: LocalCluster,
     run_operator: RunOperator,
     objects: Objects,
-    info: ConnectionInfo,
+    info: webop.ConnectionInfo,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     names, released = [f"slow-{number}" for number in range(6)], threading.Event()
@@ -279,7 +277,7 @@ async def test_logins_probes_and_the_lease_need_no_thread_of_handlers_or_of_the_
         released.wait(60)
 
     @webop.on.login()
-    def log_in(**_: Any) -> ConnectionInfo:
+    def log_in(**_: Any) -> webop.ConnectionInfo:
         logins.append(time.monotonic())
         end = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=1)
         return dataclasses.replace(named, expiration=end)
@@ -315,24 +313,3 @@ async def test_logins_probes_and_the_lease_need_no_thread_of_handlers_or_of_the_
     assert holder["leaseTransitions"] == 0
     assert "lost" not in caplog.text
     assert sorted(begun) == names
-
-
-async def test_an_app_without_credentials_ends_in_time_as_it_is_stopped_while_a_handler_runs(
-    objects: Objects, info: ConnectionInfo
-) -> None:
-    begun = asyncio.Event()
-
-    @webop.on.create("widgets")
-    async def create(**_: Any) -> None:
-        begun.set()
-        await asyncio.sleep(60)
-
-    webop.on.login()(lambda **_: None)
-    vault = Vault({"test": info})
-    settings = build_settings(batching={"exit_timeout": 0.1})
-    app = webop.create_app(vault=vault, settings=settings, namespaces=[objects.namespace])
-    async with asyncio.timeout(20), app.lifespan():
-        await objects.create("x")
-        await begun.wait()
-        with pytest.raises(webop.LoginError):
-            await vault.invalidate(info)

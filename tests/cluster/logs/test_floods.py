@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -14,9 +14,7 @@ from tests.kit.forwarder import Forwarder
 from tests.kit.operators import Objects, build_settings, get_connection, operate
 from tests.kit.reviews import build_review, serve
 from tests.kit.waiting import eventually
-
-if TYPE_CHECKING:
-    from webop.controlplane.cluster import LocalCluster
+from webop.testing import LocalCluster
 
 OBJECTS = 20
 

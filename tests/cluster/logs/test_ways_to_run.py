@@ -15,7 +15,6 @@ import pytest
 import webop
 from tests.kit.operators import operate
 from tests.kit.reviews import serve
-from webop.client.auth.vault import ConnectionInfo
 from webop.logs import preserve
 
 FULL = r"\[\d{4}-.*\] webop.objects {8}\[INFO {4}\] \[KopfExample ns/kex\] \[1ca13837\] said"
@@ -73,7 +72,7 @@ async def test_files_with_handlers_may_set_it_up_for_the_app(
     assert json.loads(line)["message"] == "said"
 
 
-async def test_an_embedded_operator_sets_nothing_up(info: ConnectionInfo) -> None:
+async def test_an_embedded_operator_sets_nothing_up(info: webop.ConnectionInfo) -> None:
     with bare() as root:
         async with operate(info, webop.OperatorRegistry(), clusterwide=True):
             assert root.handlers == []

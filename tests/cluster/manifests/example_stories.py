@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import Any
 
 import httpx
@@ -36,17 +37,18 @@ def repeat_slowly(
     return make
 
 
-async def wait_gone(admin: Admin, path: str) -> None:
-    async def is_gone() -> bool:
-        return not await admin.get(path)
+async def wait_told_twice(
+    admin: Admin, namespace: str, text: str = "", act: Callable[[], Awaitable[None]] | None = None
+) -> None:
+    """Wait for an Event with a text that counts twice; act each time before a look."""
 
-    await eventually(is_gone, f"the end of {path}")
+    async def count() -> int:
+        if act is not None:
+            await act()
+        events = (await admin.get(f"/api/v1/namespaces/{namespace}/events")).get("items", ())
+        return max((one.get("count", 0) for one in events if text in one["message"]), default=0)
 
-
-async def count_events(admin: Admin, namespace: str, text: str = "") -> int:
-    """Return how often the most frequent Event with a text has come."""
-    events = (await admin.get(f"/api/v1/namespaces/{namespace}/events")).get("items", ())
-    return max((one.get("count", 0) for one in events if text in one["message"]), default=0)
+    await eventually(count, "an Event that counts twice", check=lambda found: found > 1)
 
 
 async def play_claims(admin: Admin, relayed: Relay, namespace: str) -> None:
@@ -55,45 +57,35 @@ async def play_claims(admin: Admin, relayed: Relay, namespace: str) -> None:
     pvcs = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims"
     evc: Json = {"apiVersion": "kopf.dev/v1", "kind": "EphemeralVolumeClaim"}
     bad = {**evc, "metadata": {"name": "bad"}, "spec": {"size": "plenty"}}
-
-    async def is_refused() -> bool:
-        answer = await admin.client.post(evcs, params={"dryRun": "All"}, json=bad)
-        return answer.status_code == 422
-
-    await eventually(is_refused, "the refusal of a bad size")
+    await admin.wait_refused(evcs, bad, "plenty")
     resources = {"requests": {"storage": "1G"}}
     spec = {"accessModes": ["ReadWriteOnce"], "resources": resources}
     await admin.create(pvcs, {"metadata": {"name": "taken"}, "spec": spec})
     await admin.create(evcs, {**evc, "metadata": {"name": "taken"}, "spec": {}})
     good = await admin.create(evcs, {**evc, "metadata": {"name": "good"}, "spec": {}})
     assert good["spec"] == {"size": "1G"}
-
-    async def is_created() -> bool:
-        status = (await admin.get(f"{evcs}/good")).get("status", {})
-        return bool(status.get("create_fn") == {"pvc-name": "good"})
-
-    await eventually(is_created, "the creation")
+    done = {"pvc-name": "good"}
+    await admin.wait(f"{evcs}/good", lambda it: it.get("status", {}).get("create_fn") == done)
     (owner,) = (await admin.get(f"{pvcs}/good"))["metadata"]["ownerReferences"]
     assert owner["uid"] == good["metadata"]["uid"]
-    for label in ("one", "two"):
+
+    async def relabel(label: str) -> None:
         await admin.merge(f"{evcs}/good", {"metadata": {"labels": {"is": label}}})
 
-        async def is_relabelled(label: str = label) -> bool:
-            labels = (await admin.get(f"{pvcs}/good"))["metadata"].get("labels")
-            return bool(labels == {"is": label})
-
-        await eventually(is_relabelled, "the relabelling")
-
-    more = repeat_slowly(
-        lambda label: admin.merge(f"{evcs}/good", {"metadata": {"labels": {"is": label}}}),
-        ("three", "four"),
-    )
+    for label in ("one", "two"):
+        await relabel(label)
+        await admin.wait(f"{pvcs}/good", partial(has_labels, {"is": label}))
+    more = repeat_slowly(relabel, ("three", "four"))
 
     async def is_counted_on() -> bool:
         await more()  # of repetitions that come before the first one is posted, there is no patch
         return bool(relayed.list_requests("PATCH", "events"))
 
     await eventually(is_counted_on, "an Event that counts on")
+
+
+def has_labels(labels: Json, body: Json) -> bool:
+    return bool(body["metadata"].get("labels") == labels)
 
 
 HANDLERS = """\
@@ -138,7 +130,7 @@ async def play_in_a_namespace(name: str, admin: Admin, relayed: Relay, _: str) -
     assert meddling.is_set()
     for place in places:
         await admin.client.delete(f"{place}/{name}")
-    await wait_gone(admin, f"/api/v1/namespaces/{home}/configmaps/{name}")
+    await admin.wait_gone(f"/api/v1/namespaces/{home}/configmaps/{name}")
 
 
 def meddle_once(admin: Admin, relayed: Relay, target: str) -> asyncio.Event:
@@ -165,32 +157,20 @@ async def play_grants(admin: Admin, relayed: Relay, namespace: str) -> None:
     # In this cluster, nobody fills it; to bind an empty role needs no right.
     rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}]
     await admin.merge("/apis/rbac.authorization.k8s.io/v1/clusterroles/view", {"rules": rules})
-
-    async def is_refused() -> bool:
-        answer = await admin.client.post(grants, params={"dryRun": "All"}, json=bad)
-        return "cannot grant" in answer.text
-
-    await eventually(is_refused, "the refusal of a grant to oneself")
-
+    await admin.wait_refused(grants, bad, "cannot grant")  # to oneself
     edited = meddle_once(admin, relayed, f"{grants}/jane")
     await admin.create(grants, good)
-
-    async def is_open() -> bool:
-        status = (await admin.get(f"{grants}/jane")).get("status", {})
-        return bool(status.get("phase") == "Open")
-
-    await eventually(is_open, "the access")
+    await admin.wait(f"{grants}/jane", lambda it: it.get("status", {}).get("phase") == "Open")
     assert edited.is_set()
     # Changes in quick succession can be handled as one.
     durations = itertools.cycle(("2h", "3h", "4h"))
 
-    async def is_told_twice() -> bool:
+    async def prolong() -> None:
         await admin.merge(f"{grants}/jane", {"spec": {"duration": next(durations)}})
-        return await count_events(admin, namespace) > 1
 
-    await eventually(is_told_twice, "an Event that counts twice")
+    await wait_told_twice(admin, namespace, act=prolong)
     await admin.client.delete(f"{grants}/jane")
-    await wait_gone(admin, f"{grants}/jane")
+    await admin.wait_gone(f"{grants}/jane")
     assert not await admin.get(f"{bindings}/grant-jane")
 
 
@@ -198,13 +178,8 @@ async def play_policy(admin: Admin, _: Relay, namespace: str) -> None:
     """A pod is refused by the policy of the example."""
     containers = [{"name": "web", "image": "evil.com/web:1"}]
     pod = {"metadata": {"name": "web"}, "spec": {"containers": containers}}
-
-    async def is_refused() -> bool:
-        pods = f"/api/v1/namespaces/{namespace}/pods"
-        answer = await admin.client.post(pods, params={"dryRun": "All"}, json=pod)
-        return "not from an allowed registry" in answer.text
-
-    await eventually(is_refused, "the refusal of an image")
+    pods = f"/api/v1/namespaces/{namespace}/pods"
+    await admin.wait_refused(pods, pod, "not from an allowed registry")
 
 
 async def play_replication(admin: Admin, relayed: Relay, namespace: str) -> None:
@@ -235,18 +210,14 @@ async def play_replication(admin: Admin, relayed: Relay, namespace: str) -> None
         (None, annotations[key]),
     )
 
-    async def is_told_twice() -> bool:
-        await more()
-        return await count_events(admin, namespace, "somebody else") > 1
-
-    await eventually(is_told_twice, "an Event that counts twice about what is in the way")
+    await wait_told_twice(admin, namespace, "somebody else", more)  # about what is in the way
     await admin.merge(source, {"metadata": {"annotations": {key: names[0]}}})
     await eventually(is_equal, "the copy after all these changes")
     # Only a copy that the operator has seen goes with its source: it has, when it changes it.
     await admin.merge(source, {"data": {"key": "dHJlcw=="}})
     await eventually(is_equal, "the last change of the copy")
     await admin.client.delete(source)
-    await wait_gone(admin, source)
+    await admin.wait_gone(source)
     assert not await admin.get(copy)
 
 
@@ -259,25 +230,15 @@ async def play_tenants(admin: Admin, relayed: Relay, namespace: str) -> None:
     kind = {"apiVersion": "example.com/v1", "kind": "Tenant"}
     await admin.create(tenants, {**kind, "metadata": {"name": "acme"}, "spec": {}})
 
-    def expect(kind: str, status: str) -> Callable[[], Awaitable[bool]]:
-        async def is_so() -> bool:
-            conditions = (
-                (await admin.get(f"{tenants}/acme")).get("status", {}).get("conditions", ())
-            )
-            return any((one["type"], one["status"]) == (kind, status) for one in conditions)
+    def has_condition(kind: str, state: str, body: Json) -> bool:
+        conditions = body.get("status", {}).get("conditions", ())
+        return any((one["type"], one["status"]) == (kind, state) for one in conditions)
 
-        return is_so
-
-    await eventually(expect("Ready", "False"), "the word about the Secret")
+    await admin.wait(f"{tenants}/acme", partial(has_condition, "Ready", "False"))
     assert meddling.is_set()
-
-    async def is_told_twice() -> bool:
-        return await count_events(admin, namespace) > 1
-
-    await eventually(is_told_twice, "an Event that counts twice")
+    await wait_told_twice(admin, namespace)
     await admin.client.delete(secret)
-    await eventually(expect("Healthy", "True"), "the database")
-
+    await admin.wait(f"{tenants}/acme", partial(has_condition, "Healthy", "True"))
     await admin.client.delete(f"{tenants}/acme")
-    await wait_gone(admin, f"{tenants}/acme")
+    await admin.wait_gone(f"{tenants}/acme")
     await admin.client.delete(secret)  # else by the garbage collector, which is not there

@@ -39,12 +39,10 @@ _CASES: dict[str, tuple[str, tuple[str, ...]]] = {
             *("--env", "A={{ .Values.name }}", "--env", "B=}} {{", "--env", "C=1e3"),
         ),
     ),
-    "with one replica": (_PODS, ("--replicas", "1", "--name", "y")),
     "without a Lease": (_PODS, ("--no-lease",)),
     "in some namespaces": (_BOTH, ("-n", "team-a", "-n", "team-b", "--operator-namespace", "ops")),
     "with kinds of its own, in several versions": (_CONVERTERS + _SERVER, ()),
     "with rules, but not for its own account": (_RULES, ()),
-    "in its own namespace": (_BOTH, ("-n", "team-a")),
 }
 
 

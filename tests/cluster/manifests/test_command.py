@@ -17,15 +17,16 @@ import pytest
 import yaml
 
 from tests.kit.cli_runner import forgetting_modules, invoke
+from tests.kit.rows import rows
 from tests.kit.versioned_shops import NAME
+from webop import Resource
 from webop.cli.manifests.kinds import list_builtin
 from webop.client.discovery import discover
 from webop.controlplane.versions import PINNED_VERSION
-from webop.objects.resources import Resource
+from webop.testing import LocalCluster
 
 if TYPE_CHECKING:
     from webop.client.api import Client
-    from webop.controlplane.cluster import LocalCluster
 
 Json = dict[str, Any]
 
@@ -111,6 +112,13 @@ class Maker:
 # ---- what is made
 
 
+def test_models_of_another_file_of_the_same_name_are_not_in_the_manifests(tmp_path: Path) -> None:
+    (tmp_path / "before").mkdir()
+    model = "@webop.resource('before.webop.dev', 'v1')\nclass Earlier(webop.Model): ...\n"
+    assert Maker(tmp_path / "before")(model + _PODS).find_all("CustomResourceDefinition")
+    assert not Maker(tmp_path)(_PODS).find_all("CustomResourceDefinition")
+
+
 def test_an_operator_without_webhooks_gets_no_service_and_lets_nobody_in(make: Maker) -> None:
     made = make(_PODS)
     assert made.warnings == ""
@@ -131,20 +139,15 @@ def test_an_operator_without_webhooks_gets_no_service_and_lets_nobody_in(make: M
     assert made.get_verbs("leases", "Role") == ["create", "get", "list", "watch", "update", "get"]
 
 
-@pytest.mark.parametrize(
-    ("handler", "verbs"),
-    [
+def test_handlers_that_only_look_get_no_right_to_write(make: Maker) -> None:
+    for handler, verbs in (
         ("index('pods')\ndef fn(**_): ...\n", ["list", "watch"]),
         ("on.event('pods')\ndef fn(**_): ...\n", ["list", "watch"]),
         ("on.event('pods')\ndef fn(patch, **_): ...\n", ["get", "list", "watch", "patch"]),
-    ],
-)
-def test_handlers_that_only_look_get_no_right_to_write(
-    make: Maker, handler: str, verbs: list[str]
-) -> None:
-    made = make(f"@webop.{handler}")
-    assert made.get_verbs("pods") == verbs
-    assert made.get_verbs("pods/status") == verbs[3:]
+    ):
+        made = make(f"@webop.{handler}")
+        assert made.get_verbs("pods") == verbs
+        assert made.get_verbs("pods/status") == verbs[3:]
 
 
 def test_webhooks_get_a_service_and_rights_to_the_certificate_and_to_their_configurations(
@@ -160,6 +163,7 @@ def test_webhooks_get_a_service_and_rights_to_the_certificate_and_to_their_confi
     assert role["rules"][1]["resourceNames"] == ["guard-webhook-certs"]
     rules = made.find("ClusterRole")["rules"]
     assert ["guard.1ops.svc"] in [rule.get("resourceNames") for rule in rules]
+    assert made.get_verbs("customresourcedefinitions") == made.get_verbs("events") == []
     # Nobody acts on objects, so nobody needs a Lease; nor is anything watched.
     assert "--lease=guard" not in made.container["args"]
     assert made.get_verbs("leases", "Role") == made.get_verbs("pods") == []
@@ -192,14 +196,6 @@ def test_pods_with_webhooks_have_the_priority_of_the_system(make: Maker) -> None
     assert get_priority("--priority-class", "important") == ("important", False)
     assert get_priority(handlers=_PODS) == (None, False)
     assert get_priority("--priority-class", "low", handlers=_PODS) == ("low", False)
-
-
-def test_webhooks_alone_need_no_rights_to_definitions_and_events(make: Maker) -> None:
-    made = make(_WEBHOOK + _SERVER)
-    assert made.get_verbs("customresourcedefinitions") == made.get_verbs("events") == []
-    made = make(_WEBHOOK.replace("'pods'", "webop.EVERYTHING") + _SERVER)
-    assert made.get_verbs("customresourcedefinitions") == ["list", "watch"]  # for new kinds
-    assert made.get_verbs("events") == []
 
 
 def test_webhooks_of_ones_own_need_neither_configurations_nor_secrets(make: Maker) -> None:
@@ -244,6 +240,9 @@ def configure(settings, **_):
     assert "--lease=throne" in made.container["args"]
     assert "--standalone" not in made.container["args"]
     assert made.get_verbs("clusterkopfpeerings") == ["list", "watch", "patch"]
+    made = make(_PODS, "--peering", "teams", "-n", "team-a")
+    assert "--peering=teams" in made.container["args"]
+    assert made.get_verbs("kopfpeerings", "Role") == ["list", "watch", "patch"]
 
 
 def test_an_operator_of_some_namespaces_has_no_rights_in_others(make: Maker) -> None:
@@ -317,15 +316,6 @@ def test_a_canary_is_another_deployment_behind_the_same_service(make: Maker) -> 
         container["env"] = [var for var in container["env"] if var["name"] != "WEBOP_CANARY"]
     assert canary == stable
     assert "--canary needs --sharded" in make.fail(_PODS, "--canary", "my-operator:0.2.0")
-
-
-def test_peering_is_for_those_who_ask_for_it(make: Maker) -> None:
-    made = make(_PODS, "--peering", "teams")
-    assert "--peering=teams" in made.container["args"]
-    assert "--standalone" not in made.container["args"]
-    assert made.get_verbs("clusterkopfpeerings") == ["list", "watch", "patch"]
-    made = make(_PODS, "--peering", "teams", "-n", "team-a")
-    assert made.get_verbs("kopfpeerings", "Role") == ["list", "watch", "patch"]
 
 
 def test_rules_for_what_handlers_do_are_copied(make: Maker) -> None:
@@ -439,19 +429,19 @@ def test_files_for_kustomize_make_the_same_objects(make: Maker, tmp_path: Path) 
     assert (base / "rbac.yaml").read_text() == text
 
 
-@pytest.mark.parametrize("how", [["--aliased"], []], ids=["option", "variable"])
-def test_handlers_for_kopf_run_aliased_in_the_cluster_too(make: Maker, how: list[str]) -> None:
+def test_handlers_for_kopf_run_aliased_in_the_cluster_too(make: Maker) -> None:
     make.file.write_text("import kopf\n" + _PODS.replace("webop", "kopf"))
-    environ = os.environ if how else {**os.environ, "WEBOP_ALIASED": "1"}
 
-    def run(*command: str) -> str:
-        args = [sys.executable, "-m", "webop", *command, *how, "handlers.py"]
+    def run(*command: str, **variables: str) -> str:
+        args = [sys.executable, "-m", "webop", *command, "handlers.py"]
+        env = {**os.environ, **variables}
         return subprocess.run(
-            args, cwd=make.folder, capture_output=True, text=True, check=True, env=environ
+            args, cwd=make.folder, capture_output=True, text=True, check=True, env=env
         ).stdout
 
-    assert Made(run("manifests"), "").container["args"][-2:] == ["--aliased", "handlers.py"]
-    assert '"--aliased", "handlers.py"' in run("image", "--wheels=wheels")
+    made = Made(run("manifests", "--aliased"), "")
+    assert made.container["args"][-2:] == ["--aliased", "handlers.py"]
+    assert '"--aliased", "handlers.py"' in run("image", "--wheels=wheels", WEBOP_ALIASED="1")
 
 
 # ---- which kinds
@@ -463,20 +453,12 @@ def test_definitions_tell_what_short_names_mean(make: Maker) -> None:
     made = make("@webop.on.create('woof')\ndef fn(**_): ...\n", "--crd", str(crd), "-n", "home")
     assert made.warnings == ""
     assert made.get_verbs("dogs") == ["get", "list", "watch", "patch"]  # they have no namespaces
-    crd.write_text("kind: Other\n")
-    message = make.fail(_PODS, "--crd", str(crd))
-    assert message == f"There is no CustomResourceDefinition in '{crd}'."
-
-
-@pytest.mark.parametrize(
-    "spec",
-    ["", "{versions: [{}], names: dogs}", "{versions: [{name: 1, served: true}], names: {}}", "7"],
-)
-def test_a_definition_with_mistakes_is_a_message_not_a_traceback(make: Maker, spec: str) -> None:
-    crd = make.folder / "crd.yaml"
-    crd.write_text(f"kind: CustomResourceDefinition\nspec: {spec}\n")
-    message = make.fail(_PODS, "--crd", str(crd))
-    assert message.startswith((f"Cannot read definitions from '{crd}'", "There is no Custom"))
+    for text, reason in (
+        ("kind: Other\n", "There is no CustomResourceDefinition in"),
+        ("kind: CustomResourceDefinition\nspec: 7\n", "Cannot read definitions from"),
+    ):
+        crd.write_text(text)
+        assert make.fail(_PODS, "--crd", str(crd)).startswith(f"{reason} '{crd}'")
 
 
 def test_a_decorator_with_the_group_and_the_plural_says_enough(make: Maker) -> None:
@@ -492,7 +474,7 @@ def test_a_decorator_with_the_group_and_the_plural_says_enough(make: Maker) -> N
 _UNKNOWN = "^Handler 'bark': there is no built-in kind .*write its group and plural.*--crd"
 
 
-@pytest.mark.parametrize(
+@rows(
     ("what", "said"),
     [
         ("'woof'", _UNKNOWN),
@@ -695,20 +677,17 @@ def test_the_pods_know_the_name_of_their_operator(make: Maker) -> None:
 # ---- mistakes
 
 
-def test_a_file_that_cannot_be_imported_is_named_with_the_error(make: Maker) -> None:
+def test_without_handlers_there_is_nothing_to_deploy(make: Maker) -> None:
+    assert f"There are no handlers in {make.file}." in make.fail("")
     message = make.fail("1 / 0\n")
     assert str(make.file) in message
     assert "ZeroDivisionError" in message
-
-
-def test_without_handlers_there_is_nothing_to_deploy(make: Maker) -> None:
-    assert f"There are no handlers in {make.file}." in make.fail("")
     result = invoke("manifests")
     assert result.exit_code == 2
     assert "Name the files with the handlers" in result.output
 
 
-@pytest.mark.parametrize(
+@rows(
     ("server", "what"),
     [
         ("None", "settings.admission.server is not set. In a startup"),
@@ -724,7 +703,7 @@ def test_webhooks_that_no_service_leads_to_are_refused(make: Maker, server: str,
     assert what in make.fail(_WEBHOOK + _SERVER.replace("webop.WebhookServiceServer()", server))
 
 
-@pytest.mark.parametrize(
+@rows(
     ("args", "what"),
     [
         (("--name", "My_Operator"), "must be lowercase letters, digits and '-'"),

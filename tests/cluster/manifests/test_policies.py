@@ -13,11 +13,10 @@ import webop
 from tests.cluster.manifests.test_command import Made, Maker
 from tests.kit.processes import run_module
 from webop.client.objects import AsyncClient
-from webop.testing import ClusterError, eventually
+from webop.testing import ClusterError, LocalCluster, eventually
 
 if TYPE_CHECKING:
     from webop.client.api import Client
-    from webop.controlplane.cluster import LocalCluster
 
 Json = dict[str, Any]
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import json
 import re
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import pytest
@@ -35,9 +34,7 @@ from tests.kit.deployments import Admin, Deployed, administer, load, run_as_pod
 from tests.kit.http_relay import Relay, relay
 from tests.kit.waiting import eventually
 from webop.controlplane.cluster_client import find_free_port
-
-if TYPE_CHECKING:
-    from webop.controlplane.cluster import LocalCluster
+from webop.testing import LocalCluster
 
 # The evidence of six operators is collected in the set-up of the first test.
 pytestmark = pytest.mark.timeout(400)
@@ -192,38 +189,6 @@ def evidences(
                     webop_cluster.delete(
                         one["apiVersion"], one["kind"], one["metadata"]["name"], place
                     )
-
-
-async def test_a_leader_begins_after_shards_when_the_lease_with_their_owners_is_deleted(
-    webop_cluster: LocalCluster, tmp_path: Path
-) -> None:
-    """Its rights end at the Leases of single replicas: page "Shards"."""
-    deployed = await asyncio.to_thread(deploy_locally, tmp_path, "back", ())
-    place = "/apis/coordination.k8s.io/v1/namespaces/rights-back/leases"
-    for document in (*load(_ROOT / "manifests/peering.yaml", tmp_path).documents,
-                     *deployed.documents):  # fmt: skip
-        webop_cluster.apply(document)
-    owner = {"slot": "back-member-00", "holder": "former", "since": "", "shards": "0-63"}
-    notes = {"webop.dev/shards": json.dumps([owner])}
-    async with administer(webop_cluster) as admin, relay(webop_cluster, keeps_user=True) as relayed:
-        await admin.create(
-            "/apis/kopf.dev/v1/namespaces/rights-back/kopfpeerings",
-            {"apiVersion": "kopf.dev/v1", "kind": "KopfPeering", "metadata": {"name": "default"}},
-        )
-        await admin.create(place, {"metadata": {"name": "back-shards", "annotations": notes}})
-        async with run_as_pod(deployed, admin, relayed, tmp_path, find_free_port()):
-            await eventually(
-                lambda: list_forbidden(relayed.answers) == [f"GET {place}/back-member-00"],
-                "the refusal",
-            )
-            assert not (await admin.get(f"{place}/back")).get("spec", {}).get("holderIdentity")
-            await admin.client.delete(f"{place}/back-shards")
-
-            async def is_led() -> bool:
-                lease = await admin.get(f"{place}/back")
-                return bool(lease.get("spec", {}).get("holderIdentity"))
-
-            await eventually(is_led, "a leader")
 
 
 def deploy_locally(folder: Path, name: str, more: tuple[str, ...]) -> Deployed:

@@ -24,13 +24,11 @@ from kubex_core.models.metadata import ObjectMetadata
 
 import webop
 from tests.kit.cli_runner import invoke
-from tests.kit.operators import Kind, Objects, RunOperator
+from tests.kit.operators import Json, Kind, Objects, RunOperator
 from tests.kit.waiting import eventually
 from webop.client.api import Client
 from webop.client.objects import AsyncClient
-from webop.controlplane.cluster import LocalCluster
-
-Json = dict[str, Any]
+from webop.testing import LocalCluster
 
 
 class ScheduleSpec(webop.Struct):
@@ -90,6 +88,7 @@ async def test_reconcilers_take_built_in_kinds_as_children_and_as_others(
     run_operator: RunOperator, objects: Objects, typed: AsyncClient
 ) -> None:
     seen: list[str] = []
+    created: list[tuple[str | None, str | None]] = []
 
     def find(name: str, **_: Any) -> list[str]:
         return [name.removeprefix("input-")]
@@ -108,6 +107,11 @@ async def test_reconcilers_take_built_in_kinds_as_children_and_as_others(
         assert job.metadata.uid
         assert not await children.ready(Deployment)
         assert [one.metadata.name for one in await children.list(Deployment)] == [name]
+
+    @webop.on.create(Deployment)
+    def create(spec: DeploymentSpec, body: Deployment, **_: Any) -> None:
+        assert spec.template.spec is not None
+        created.append((body.metadata.name, spec.template.spec.containers[0].image))
 
     template = build_template(resources={"limits": {"cpu": 2}})
     place = objects.namespace
@@ -132,6 +136,7 @@ async def test_reconcilers_take_built_in_kinds_as_children_and_as_others(
         data = ConfigMap(metadata=ObjectMetadata(name="input-one"), data={"a": "b"})
         await typed.create(data, namespace=place)
         await eventually(lambda: len(seen) > before)
+        await eventually(lambda: created == [("one", "nginx")])
     scaled = await typed.get(Deployment, "one", namespace=place)
     assert scaled.spec
     assert scaled.spec.replicas == 3
@@ -167,22 +172,6 @@ async def test_the_client_returns_the_objects_of_the_api_server_as_classes(
     await typed.wait_gone(Deployment, "web", namespace=place)
 
 
-async def test_handlers_of_built_in_kinds_get_classes(
-    run_operator: RunOperator, typed: AsyncClient, webop_namespace: str
-) -> None:
-    images: list[str | None] = []
-
-    @webop.on.create(Deployment)
-    def create(spec: DeploymentSpec, web: Deployment, **_: Any) -> None:
-        assert web.metadata.name == "web"
-        assert spec.template.spec is not None
-        images.append(spec.template.spec.containers[0].image)
-
-    async with run_operator():
-        await typed.create(build_deployment("web"), namespace=webop_namespace)
-        await eventually(lambda: images == ["nginx"])
-
-
 async def test_a_part_without_schema_is_stored_as_it_is_and_another_is_checked(
     objects: Objects,
 ) -> None:
@@ -195,19 +184,3 @@ async def test_a_part_without_schema_is_stored_as_it_is_and_another_is_checked(
     wrong = build_template(resources={"limits": {"cpu": 2}})
     with pytest.raises(webop.APIError, match=r"limits\.cpu in body must be of type string"):
         await objects.create("two", {"jobTemplate": template, "checked": wrong})
-
-
-async def test_fields_that_a_class_does_not_know_are_applied(
-    objects: Objects, typed: AsyncClient, webop_namespace: str
-) -> None:
-    """A class of an older Kubernetes is imitated by a field that it does not have."""
-    template = build_template()
-    template["spec"]["unknownToAll"] = 1
-    await objects.create("one", {"jobTemplate": template})
-    found = await typed.get(Schedule, "one", namespace=webop_namespace)
-    spec = found.spec.job_template.spec
-    assert spec is not None
-    with pytest.raises(webop.APIError, match="unknownToAll"):  # so the API server has got it
-        await typed.apply(
-            Job(metadata=ObjectMetadata(name="one"), spec=spec), namespace=webop_namespace
-        )

@@ -6,9 +6,8 @@ import asyncio
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import pytest
 import yaml
 
 import webop
@@ -17,15 +16,9 @@ from tests.kit.operators import CRDS, Json, build_settings, operate, undefine
 from tests.kit.versioned_shops import GROUP, MANAGED, NAME, Shops, declare
 from tests.kit.waiting import eventually
 from webop.client.api import Client
-from webop.client.auth.vault import ConnectionInfo
 from webop.client.http.requests import APPLY_PATCH, Call, encode_body
 from webop.controlplane.cluster_client import find_free_port
-from webop.errors import APIConflictError
-
-if TYPE_CHECKING:
-    from webop.controlplane.cluster import LocalCluster
-
-pytestmark = pytest.mark.xdist_group("shops")
+from webop.testing import LocalCluster
 
 HANDLERS = """
 import webop
@@ -46,7 +39,7 @@ class Site:
     """A cluster where the definition of shops is applied in several ways."""
 
     client: Client
-    info: ConnectionInfo
+    info: webop.ConnectionInfo
     shops: Shops
     file: Path
     kubeconfig: Path
@@ -75,7 +68,7 @@ class Site:
         """Send what ``kubectl apply --server-side`` sends, which tells of --force-conflicts."""
         try:
             await self._patch(APPLY_PATCH, self.definition, force="false")
-        except APIConflictError:
+        except webop.APIConflictError:
             await self._patch(APPLY_PATCH, self.definition, force="true")
 
     async def _patch(self, kind: str, body: Json, **params: str) -> None:
@@ -104,7 +97,7 @@ def differ(present: Any, wanted: Any) -> Any:
 
 
 async def test_each_way_to_apply_a_definition_replaces_the_address_of_others(
-    shops: Shops, info: ConnectionInfo, webop_cluster: LocalCluster, tmp_path: Path
+    shops: Shops, info: webop.ConnectionInfo, webop_cluster: LocalCluster, tmp_path: Path
 ) -> None:
     """One walk: the command, a local run, one in the cluster, kubectl, the server."""
     client, namespace = shops.client, shops.namespace

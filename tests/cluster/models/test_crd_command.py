@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-import re
 import shutil
-import sys
 import textwrap
 from pathlib import Path
 
@@ -15,13 +11,11 @@ import pytest
 import yaml
 
 import webop.testing
-from tests.kit.cli_runner import invoke
-from tests.kit.exec_plugins import build_kubeconfig
+from tests.kit.exec_plugins import write_kubeconfig
 from tests.kit.forking import run_forked
 from tests.kit.http_relay import Relay
-from tests.kit.terminals import Terminal
 from tests.kit.waiting import eventually
-from webop.controlplane.cluster import LocalCluster
+from webop.testing import LocalCluster
 
 MODEL = """
     from typing import Annotated
@@ -51,11 +45,14 @@ class Folder:
         # Python takes a file that has changed within a second, to the same length, for the same.
         shutil.rmtree(self.path / "__pycache__", ignore_errors=True)
 
-    async def run(self, *args: str) -> tuple[int, str, str]:
+    async def run(
+        self, command: str, file: str, *options: str, kubeconfig: str = ""
+    ) -> tuple[int, str, str]:
         """Run ``webop crd``; return its exit code, stdout and stderr."""
-        kubeconfig = str(self._cluster.kubeconfig)
-        environment = {"KUBECONFIG": kubeconfig, "HOME": str(self.path), "PATH": ""}
-        code, out, err = await run_forked(("webop", "crd", *args), self.path, environment)
+        kubeconfig = kubeconfig or str(self._cluster.kubeconfig)
+        env = {"KUBECONFIG": kubeconfig, "HOME": str(self.path), "PATH": ""}
+        words = ("webop", "crd", command, file, *options)
+        code, out, err = await run_forked(words, self.path, env)  # models are remembered
         assert "Traceback" not in err, err
         return code, out, err
 
@@ -73,12 +70,18 @@ async def test_printed_definitions_are_applied_and_then_the_same(folder: Folder)
     assert code == 0
     (definition,) = yaml.safe_load_all(printed)
     assert definition["metadata"]["name"] == f"crates.{folder.group}"
+    assert await folder.run("print", "-m", "models") == (0, printed, "")
     code, out, _ = await folder.run("check", "models.py")
     assert (code, out) == (1, f"crates.{folder.group}: is not in the cluster\n")
     code, out, err = await folder.run("apply", "models.py")
     assert (code, out) == (0, f"crates.{folder.group}: applied\n"), err
     code, out, _ = await folder.run("check", "models.py")
     assert (code, out) == (0, f"crates.{folder.group}: is the same\n")
+    folder.write("count: int = 0\n    color: str = 'red'")
+    code, out, _ = await folder.run("check", "models.py")
+    assert (code, out) == (1, f"crates.{folder.group}: differs, compatibly\n")
+    code, _, err = await folder.run("apply", "models.py")
+    assert code == 0, err
 
 
 async def test_what_breaks_stored_objects_is_named_and_not_applied(folder: Folder) -> None:
@@ -93,7 +96,7 @@ async def test_what_breaks_stored_objects_is_named_and_not_applied(folder: Folde
     assert not out
     assert "Nothing was applied" in err
     assert "spec.count is removed" in err
-    code, out, err = await folder.run("apply", "--force", "models.py")
+    code, out, err = await folder.run("apply", "models.py", "--force")
     assert code == 0, err
     assert "spec.count is removed" in err
     code, out, _ = await folder.run("check", "models.py")
@@ -107,29 +110,20 @@ async def test_a_conflict_of_owners_does_not_hide_what_breaks_and_has_its_own_op
     webop_cluster.apply(yaml.safe_load(printed))  # under another name, as kubectl does
     folder.write("")
     for force in ([], ["--force"]):
-        code, out, err = await folder.run("apply", *force, "models.py")
+        code, out, err = await folder.run("apply", "models.py", *force)
         assert (code, out) == (1, "")
         assert "spec.count is removed" in err
         assert ": .spec.versions. To take over these fields" in err
         assert "--force-conflicts" in err
         assert "force=True" not in err
         assert "patch()" not in err
-    code, out, err = await folder.run("apply", "--force-conflicts", "models.py")
+    code, out, err = await folder.run("apply", "models.py", "--force-conflicts")
     assert (code, out) == (1, "")
     assert "spec.count is removed" in err
     assert "Nothing was applied" in err
-    code, _, err = await folder.run("apply", "--force", "--force-conflicts", "models.py")
+    code, _, err = await folder.run("apply", "models.py", "--force", "--force-conflicts")
     assert code == 0, err
     assert "spec.count is removed" in err
-
-
-async def test_a_compatible_change_is_said_and_applied(folder: Folder) -> None:
-    await folder.run("apply", "models.py")
-    folder.write("count: int = 0\n    color: str = 'red'")
-    code, out, _ = await folder.run("check", "models.py")
-    assert (code, out) == (1, f"crates.{folder.group}: differs, compatibly\n")
-    code, _, err = await folder.run("apply", "models.py")
-    assert code == 0, err
 
 
 async def test_a_rule_that_the_api_server_refuses_is_named_with_its_reason(folder: Folder) -> None:
@@ -137,23 +131,16 @@ async def test_a_rule_that_the_api_server_refuses_is_named_with_its_reason(folde
     dear = "names: list[Annotated[str, webop.CEL(\"self.matches('^a')\")]] = []"
     for field, why in ((wrong, "self ><! 1"), (dear, "exceeds budget")):
         folder.write(field)
-        for command in ("apply", "check"):
-            code, out, err = await folder.run(command, "models.py")
+        for args in (
+            ["apply", "models.py"],
+            ["check", "models.py"],
+            ["apply", "models.py", "--force"],
+        ):
+            code, out, err = await folder.run(*args)
             assert (code, out) == (1, "")
             assert "The API server refuses the definition" in err
             assert why in err
-
-
-async def test_a_rule_that_does_not_compile_is_named_before_a_force_that_would_not_help(
-    folder: Folder,
-) -> None:
-    await folder.run("apply", "models.py")
-    folder.write('color: Annotated[str, webop.CEL("self.nope == 1")]')  # and breaks objects
-    for force in ([], ["--force"]):
-        code, out, err = await folder.run("apply", *force, "models.py")
-        assert (code, out) == (1, "")
-        assert "self.nope == 1" in err
-        assert "--force" not in err
+            assert "--force" not in err
 
 
 async def test_files_without_models_and_models_that_cannot_be_said(folder: Folder) -> None:
@@ -204,6 +191,7 @@ async def test_no_field_is_dropped_between_the_definition_and_the_start_of_the_o
     body = {"apiVersion": f"{folder.group}/v1", "kind": "Crate", "spec": {"size": 5}}
     with pytest.raises(webop.testing.ClusterError, match="conversion webhook"):
         webop_cluster.apply({**body, "metadata": {"name": "one"}})
+    folder.write(model=VERSIONS.replace("count: int = 1\n", "count: int = 1; color: str = ''\n"))
     code, _, err = await folder.run("apply", "models.py")  # it does not remove the address
     assert code == 0, err
     definition = webop_cluster.get(
@@ -249,7 +237,7 @@ async def test_a_new_stored_version_without_functions_erases_no_field(
     assert "v1 does not have spec.color of v2, and API servers drop it" in out
     code, out, err = await folder.run("apply", "models.py")
     assert (code, out, lost in err) == (1, "", True)
-    code, _, err = await folder.run("apply", "--force", "models.py")
+    code, _, err = await folder.run("apply", "models.py", "--force")
     assert code == 0, err
     code, out, err = await folder.run("migrate", "models.py")
     assert (code, out, lost in err) == (1, "", True)
@@ -257,50 +245,8 @@ async def test_a_new_stored_version_without_functions_erases_no_field(
     found = webop_cluster.get(f"{folder.group}/v1", "Crate", "one", namespace="default")
     assert found
     assert found["spec"]["label"] == "x"
-    code, out, err = await folder.run("migrate", "--force", "models.py")
+    code, out, err = await folder.run("migrate", "models.py", "--force")
     assert code == 0, err
-
-
-async def test_a_definition_with_converters_is_changed_without_a_conflict(folder: Folder) -> None:
-    folder.write(model=VERSIONS)
-    await folder.run("apply", "models.py")
-    folder.write(model=VERSIONS.replace("count: int = 1\n", "count: int = 1; color: str = ''\n"))
-    code, out, err = await folder.run("apply", "models.py")
-    assert (code, out) == (0, f"crates.{folder.group}: applied\n"), err
-
-
-async def test_a_migration_of_several_kinds_at_a_terminal_prints_no_empty_line(
-    folder: Folder, webop_cluster: LocalCluster
-) -> None:
-    model = """
-    import webop
-
-    for kind in ("Box", "Tin"):
-        for version in ("v1", "v2"):
-            @webop.resource("{group}", version, kind=kind, stored=version == "{field}")
-            class Model(webop.Model):
-                pass
-    """
-    folder.write("v1", model)
-    await folder.run("apply", "models.py")
-    for kind in ("Box", "Tin"):
-        body = {"apiVersion": f"{folder.group}/v1", "kind": kind, "metadata": {"name": "one"}}
-        webop_cluster.apply(body)
-    folder.write("v2", model)
-    await folder.run("apply", "models.py")
-    terminal = Terminal(folder.path, {**os.environ, "KUBECONFIG": str(webop_cluster.kubeconfig)})
-    command = f"{sys.executable} -m webop crd migrate models.py"
-    assert await asyncio.to_thread(terminal.type, command) == 0
-    lines = re.sub(r", \d+:\d\d\b", "", terminal.text).splitlines()
-    terminal.close()
-    assert lines == [
-        line
-        for name in (f"boxes.{folder.group}", f"tins.{folder.group}")
-        for line in (
-            f"Rewriting the objects of {name}: 1 of 1 objects",
-            f"{name}: 1 objects are stored as v2; v1 can be removed from the definition",
-        )
-    ]
 
 
 async def test_the_command_ends_when_a_new_version_is_served(
@@ -308,14 +254,11 @@ async def test_the_command_ends_when_a_new_version_is_served(
 ) -> None:
     await folder.run("apply", "models.py")
     folder.write(model=VERSIONS)
-    kubeconfig = tmp_path / "kubeconfig"
-    kubeconfig.write_text(json.dumps(build_kubeconfig({}, server=relayed.server.url)))
+    kubeconfig = write_kubeconfig(tmp_path, relayed.server.url)
     relayed.hidden.add(folder.group)
-    args = ("crd", "apply", "--force", str(tmp_path / "models.py"))
-    variables = {"KUBECONFIG": str(kubeconfig), "HOME": str(tmp_path)}
-    command = asyncio.create_task(asyncio.to_thread(invoke, *args, env=variables))
+    args = ("apply", "models.py", "--force")
+    command = asyncio.create_task(folder.run(*args, kubeconfig=kubeconfig))
     await eventually(lambda: relayed.discoveries or command.done(), "a look at what is served")
     assert not command.done()
     relayed.hidden.clear()
-    result = await command
-    assert (result.exit_code, result.stdout) == (0, f"crates.{folder.group}: applied\n")
+    assert (await command)[:2] == (0, f"crates.{folder.group}: applied\n")

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import time
 from typing import Any
 
-import pydantic
 import pytest
 from pydantic import Field
 
 import webop
 from tests.kit.http_relay import Relay
 from tests.kit.operators import (
-    FINALIZER,
     Kind,
     Objects,
     RunOperator,
@@ -26,8 +22,8 @@ from tests.kit.operators import (
 )
 from tests.kit.waiting import eventually
 from webop.client.api import Client
-from webop.controlplane.cluster import LocalCluster
 from webop.models.crds import build_crds
+from webop.testing import LocalCluster
 
 
 class BoatSpec(webop.Struct):
@@ -90,35 +86,6 @@ async def test_a_returned_model_becomes_the_status(
     assert condition["lastTransitionTime"]
 
 
-async def test_a_returned_model_that_cannot_be_dumped_is_a_failure_of_its_handler(
-    run_operator: RunOperator, objects: Objects, caplog: pytest.LogCaptureFixture
-) -> None:
-    class Spoiled(webop.Struct):
-        value: int = 0
-
-        @pydantic.field_serializer("value")
-        def fail(self, _: int) -> int:
-            raise ArithmeticError("no value")
-
-    retries: list[int] = []
-
-    @webop.on.create(Boat, id="first", retries=2, backoff=0)
-    async def first(retry: int, **_: Any) -> Spoiled:
-        retries.append(retry)
-        return Spoiled()
-
-    @webop.on.create(Boat, id="second")
-    async def second(**_: Any) -> BoatStatus:
-        return BoatStatus(observed=2)
-
-    async with run_operator():
-        await objects.create("one", {"size": 2})
-        body = await wait_stored(objects, "one")
-    assert retries == [0, 1]
-    assert body["status"]["observed"] == 2
-    assert "no value" in caplog.text
-
-
 async def test_a_timer_that_returns_the_status_that_is_there_writes_nothing(
     run_relayed: RunOperator, relayed: Relay, objects: Objects
 ) -> None:
@@ -141,6 +108,12 @@ async def test_an_object_that_does_not_fit_waits_until_it_does(
 ) -> None:
     """The log, the condition and an Event name the field and its value."""
     created: list[tuple[str, int]] = []
+    deleted: list[Any] = []
+
+    @webop.on.delete(Boat)
+    async def delete(spec: BoatSpec, **_: Any) -> None:
+        given: Any = spec
+        deleted.append(given if isinstance(given, BoatSpec) else dict(given))
 
     @webop.on.create(Boat)
     async def create(spec: BoatSpec, name: str, **_: Any) -> None:
@@ -164,90 +137,14 @@ async def test_an_object_that_does_not_fit_waits_until_it_does(
             body = await objects.wait(
                 "bad", lambda body: body["status"]["conditions"][0]["status"] == "True"
             )
+            await objects.remove("good")
+            await objects.patch("bad", {"spec": {"size": "small"}})
+            await objects.remove("bad")
+    assert deleted == [BoatSpec(size=1), {"size": "small"}]
     assert sorted(created) == [("bad", 5), ("good", 1)]
     errors = [record for record in caplog.records if "does not fit" in record.getMessage()]
     assert len(errors) == 1
     assert "spec.size" in errors[0].getMessage()
-
-
-class MoodySpec(webop.Struct):
-    size: int = 0
-
-    @pydantic.model_validator(mode="after")
-    def refuse(self) -> MoodySpec:
-        raise ValueError(f"not at {time.monotonic_ns()}")
-
-
-class MoodyStatus(webop.Struct):
-    conditions: webop.Conditions = Field(default_factory=webop.Conditions)
-
-
-@webop.resource("models.webop.dev", "v1")
-class Sullen(webop.Model):
-    spec: MoodySpec
-    status: MoodyStatus | None = None
-
-
-@webop.resource("models.webop.dev", "v1", status_subresource=False)
-class Plain(webop.Model):
-    spec: MoodySpec
-    status: MoodyStatus | None = None
-
-
-@pytest.mark.parametrize("model", [Sullen, Plain])
-async def test_a_reason_that_differs_each_time_does_not_write_the_object_for_ever(
-    run_operator: RunOperator,
-    client: Client,
-    webop_cluster: LocalCluster,
-    webop_namespace: str,
-    model: type[webop.Model],
-) -> None:
-    name = model.__name__
-    kind = Kind("models.webop.dev", f"{name.lower()}s", name, has_status=model is Sullen)
-    webop_cluster.apply(model)
-    await kind.wait_served(client)
-    objects = Objects(client, kind, webop_namespace)
-    events: list[str] = []
-
-    @webop.on.create(model)
-    async def create(spec: MoodySpec, **_: Any) -> None: ...
-
-    @webop.on.event(model)
-    async def count(meta: Any, **_: Any) -> None:
-        events.append(meta["resourceVersion"])
-
-    async with run_operator():
-        await objects.create("moody", {"size": 1})
-        body = await objects.wait("moody", lambda body: body.get("status"))
-        (condition,) = body["status"]["conditions"]
-        assert (condition["type"], condition["status"]) == ("Valid", "False")
-        for number in range(3):
-            await objects.patch("moody", {"metadata": {"labels": {"a": str(number)}}})
-        await asyncio.sleep(1)
-        settled = len(events)
-        await asyncio.sleep(1)
-        assert len(events) == settled < 12
-
-
-async def test_deletion_goes_on_for_an_object_that_does_not_fit(
-    run_operator: RunOperator, objects: Objects
-) -> None:
-    deleted: list[Any] = []
-
-    @webop.on.delete(Boat)
-    async def delete(spec: BoatSpec, **_: Any) -> None:
-        given: Any = spec
-        deleted.append(given if isinstance(given, BoatSpec) else dict(given))
-
-    async with run_operator():
-        await objects.create("bad", {"size": "large"})
-        await objects.create("good", {"size": 1})
-        for name in ("bad", "good"):
-            await objects.wait(
-                name, lambda body: FINALIZER in body["metadata"].get("finalizers", ())
-            )
-            await objects.remove(name)
-    assert deleted == [{"size": "large"}, BoatSpec(size=1)]
 
 
 async def test_what_a_failed_conversion_has_left_is_neither_handled_nor_written(

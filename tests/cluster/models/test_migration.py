@@ -7,7 +7,6 @@ import contextlib
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import Result
@@ -18,13 +17,8 @@ from tests.kit.operators import CRDS, Running, build_settings, operate
 from tests.kit.processes import Workshop
 from tests.kit.versioned_shops import MANAGED, NAME, Shops, ShopV1, ShopV2, declare, upgrade
 from tests.kit.waiting import eventually
-from webop.client.auth.vault import ConnectionInfo
-from webop.errors import APIError
+from webop.testing import LocalCluster
 
-if TYPE_CHECKING:
-    from webop.controlplane.cluster import LocalCluster
-
-pytestmark = pytest.mark.xdist_group("shops")
 MODELS = Path(__file__).parents[2] / "kit" / "versioned_shops.py"
 Run = Callable[..., Awaitable[Result]]
 
@@ -41,7 +35,7 @@ def run(webop_cluster: LocalCluster, tmp_path: Path) -> Run:
 
 @contextlib.asynccontextmanager
 async def convert(
-    info: ConnectionInfo, shops: Shops, version: str = "v1"
+    info: webop.ConnectionInfo, shops: Shops, version: str = "v1"
 ) -> AsyncIterator[Running]:
     server = webop.WebhookServer(port=0, host="localhost")
     settings = build_settings(admission={"server": server, "managed": MANAGED})
@@ -59,7 +53,7 @@ async def store_as(shops: Shops, version: str) -> None:
     await shops.change_definition({"spec": {"versions": versions}})
 
     async def is_served() -> bool:
-        with contextlib.suppress(APIError):
+        with contextlib.suppress(webop.APIError):
             await shops.list(version)
             return True
         return False
@@ -89,7 +83,7 @@ async def check_stored(shops: Shops, count: int) -> None:
     await shops.change_definition(none)
 
     async def is_stored() -> bool:
-        with contextlib.suppress(APIError):
+        with contextlib.suppress(webop.APIError):
             items = await shops.list("v2")
             return len(items) == count and all("host" in body["spec"] for body in items)
         return False
@@ -98,7 +92,7 @@ async def check_stored(shops: Shops, count: int) -> None:
 
 
 async def test_stored_objects_are_rewritten_and_the_old_version_is_released(
-    shops: Shops, info: ConnectionInfo, run: Run
+    shops: Shops, info: webop.ConnectionInfo, run: Run
 ) -> None:
     declare()
     async with convert(info, shops):
@@ -116,7 +110,11 @@ async def test_stored_objects_are_rewritten_and_the_old_version_is_released(
 
 
 async def test_it_can_be_interrupted_and_repeated(
-    shops: Shops, info: ConnectionInfo, run: Run, workshop: Workshop, webop_cluster: LocalCluster
+    shops: Shops,
+    info: webop.ConnectionInfo,
+    run: Run,
+    workshop: Workshop,
+    webop_cluster: LocalCluster,
 ) -> None:
     calls = 0
 
@@ -146,28 +144,8 @@ async def test_it_can_be_interrupted_and_repeated(
     await check_stored(shops, 40)
 
 
-async def test_objects_that_cannot_be_rewritten_are_named(
-    shops: Shops, info: ConnectionInfo, run: Run
-) -> None:
-    declare()
-
-    @webop.on.validate(ShopV2, operation="UPDATE")
-    def refuse(name: str, **_: object) -> None:
-        if name == "shop-1":
-            raise webop.AdmissionError("not this one")
-
-    async with convert(info, shops):
-        await make_old(shops, 3)
-        result = await run("--name", NAME)
-        assert result.exit_code == 1
-        assert f"shops {shops.namespace}/shop-1: " in result.output
-        assert "not this one" in result.output
-        assert f"{NAME}: 1 object cannot be rewritten. storedVersions stays" in result.output
-        assert "v1" in await read_stored(shops)
-
-
 async def test_objects_that_cannot_be_converted_are_named(
-    shops: Shops, info: ConnectionInfo, run: Run
+    shops: Shops, info: webop.ConnectionInfo, run: Run
 ) -> None:
     is_failing = False
 
@@ -189,34 +167,6 @@ async def test_objects_that_cannot_be_converted_are_named(
         is_failing = False
         assert (await run("--name", NAME)).exit_code == 0
     await check_stored(shops, 3)
-
-
-async def test_an_object_that_is_too_large_to_be_kept_is_not_rewritten(
-    shops: Shops, info: ConnectionInfo, run: Run
-) -> None:
-    is_failing = True
-
-    def fail(old: ShopV1) -> ShopV2:
-        if is_failing:
-            raise ValueError("not this one")
-        return upgrade(old)
-
-    declare(up=fail)
-    async with convert(info, shops, version="v1alpha1"):
-        await store_as(shops, "v1")
-        spec = {"address": "x" * 300_000 + ":81"}
-        await shops.create("v1", "large", spec)
-        await store_as(shops, "v2")
-        result = await run("--name", NAME)
-        assert result.exit_code == 1
-        text = (
-            f"shops {shops.namespace}/large: it cannot be converted, and its content is too large"
-        )
-        assert text in result.output
-        assert (await shops.get("v1", "large"))["spec"]["address"] == spec["address"]
-        is_failing = False
-        result = await run("--name", NAME)
-        assert result.exit_code == 0, result.output
 
 
 async def test_mistakes_are_named(run: Run, tmp_path: Path) -> None:

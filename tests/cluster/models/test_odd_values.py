@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
@@ -14,8 +13,6 @@ import webop
 from tests.kit.operators import CRDS, Json, build_settings, operate, wait_served
 from tests.kit.waiting import eventually
 from webop.client.api import Client
-from webop.client.auth.vault import ConnectionInfo
-from webop.errors import APIConflictError, APIError
 from webop.models.crds import build_crds
 
 GROUP, NAME = "odd.webop.dev", "peers.odd.webop.dev"
@@ -98,11 +95,13 @@ class Peers:
 
 
 @pytest.fixture
-async def peers(client: Client, webop_namespace: str, info: ConnectionInfo) -> AsyncIterator[Peers]:
+async def peers(
+    client: Client, webop_namespace: str, info: webop.ConnectionInfo
+) -> AsyncIterator[Peers]:
     """Peers, stored as v1, of an operator that refuses odd addresses."""
     webop.on.convert(PeerV1beta1, to=PeerV1)(upgrade)
     webop.on.convert(PeerV1, to=PeerV1beta1)(downgrade)
-    with contextlib.suppress(APIConflictError):
+    with contextlib.suppress(webop.APIConflictError):
         await client.create(CRDS, None, *build_crds([PeerV1beta1, PeerV1]))
     await wait_served(client, webop.Resource(GROUP, "v1", "peers", kind="Peer", namespaced=True))
     server = webop.WebhookServer(port=0, host="localhost")
@@ -118,7 +117,7 @@ async def peers(client: Client, webop_namespace: str, info: ConnectionInfo) -> A
             made = await peers.send("POST", "v1beta1", body=body, params={"dryRun": "All"})
             return "size" in made["spec"]
 
-        await eventually(is_converted, "the conversion", ignoring=APIError)
+        await eventually(is_converted, "the conversion", ignoring=webop.APIError)
         yield peers
         await peers.send("DELETE", "v1")
 
@@ -142,48 +141,3 @@ async def test_one_odd_object_breaks_no_list_and_no_write(peers: Peers) -> None:
     assert stored["metadata"]["annotations"] == NOTE["metadata"]["annotations"]
     assert stored["metadata"]["generation"] == 1
     await peers.send("DELETE", "v1beta1", "odd")
-
-
-async def test_a_write_in_the_other_version_loses_nothing_of_an_odd_object(peers: Peers) -> None:
-    await peers.create("v1", "odd", **ODD)
-    body = await peers.send("GET", "v1beta1", "odd")
-    body["spec"]["routes"] = [{"target": "c"}, *OLD_ROUTES]
-    await peers.send("PUT", "v1beta1", "odd", body=body)
-    expected = {**ODD, "routes": [{"target": "c"}, *ROUTES]}
-    assert (await peers.send("GET", "v1", "odd"))["spec"] == expected
-    apply = {key: body[key] for key in ("apiVersion", "kind")} | {"spec": {"routes": OLD_ROUTES}}
-    await peers.patch("v1beta1", apply, fieldManager="someone", force="true")
-    assert (await peers.send("GET", "v1", "odd"))["spec"] == ODD
-    await peers.patch("v1beta1", {"spec": {"address": "even"}})
-    stored = await peers.send("GET", "v1", "odd")
-    assert stored["spec"] == {**ODD, "address": "even"}
-    assert "annotations" not in stored["metadata"]
-
-
-async def test_an_odd_object_of_the_version_that_is_not_stored_comes_back(peers: Peers) -> None:
-    made = await peers.create("v1beta1", "odd", address="odd", size=9, routes=OLD_ROUTES)
-    stored = await peers.send("GET", "v1", "odd")
-    assert stored["spec"] == {"address": "odd", "count": 1, "routes": OLD_ROUTES}
-    assert (await peers.send("GET", "v1beta1", "odd"))["spec"] == made["spec"]
-    await peers.patch("v1", {"spec": {"routes": ROUTES}})
-    changed = await peers.send("GET", "v1beta1", "odd")
-    assert changed["spec"] == made["spec"]
-    await peers.patch("v1beta1", NOTE)
-    assert (await peers.send("GET", "v1", "odd"))["spec"]["routes"] == ROUTES
-    await peers.patch("v1", {"spec": {"address": "even"}})
-    repaired = await peers.send("GET", "v1beta1", "odd")
-    assert repaired["spec"] == {**made["spec"], "address": "even"}  # the size, too
-    await peers.patch("v1beta1", {})
-    stored = await peers.send("GET", "v1", "odd")
-    assert stored["spec"] == {"address": "even", "count": 9, "routes": ROUTES}
-    assert stored["metadata"]["annotations"] == NOTE["metadata"]["annotations"]
-
-
-async def test_an_embedded_object_that_is_none_breaks_no_list(peers: Peers) -> None:
-    wrong = {"metadata": {"labels": {"a": 5}}, "kind": "Pod", "apiVersion": "v1"}
-    made = await peers.create("v1beta1", "odd", address="a", template=wrong)
-    assert made["spec"]["template"] == wrong
-    assert "template" not in (await peers.send("GET", "v1"))["items"][0]["spec"]
-    edited = json.dumps({"spec": {"address": "a", "template": wrong}})
-    await peers.patch("v1", {"metadata": {"annotations": {f"{KEPT}/v1": edited}}})
-    assert len((await peers.send("GET", "v1beta1"))["items"]) == 1

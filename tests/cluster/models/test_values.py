@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
 
 import pydantic
 
@@ -11,9 +10,7 @@ import webop
 from tools.values.__main__ import compare_values
 from tools.values.value_types import SUBJECTS, compose
 from webop.client.api import Client
-
-if TYPE_CHECKING:
-    from webop.controlplane.cluster import LocalCluster
+from webop.testing import LocalCluster
 
 
 async def test_what_the_api_server_stores_the_class_can_read(client: Client) -> None:

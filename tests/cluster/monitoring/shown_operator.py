@@ -11,11 +11,9 @@ from typing import Any
 import httpx
 
 import webop
-from tests.kit.operators import Objects, RunOperator, build_settings
+from tests.kit.operators import Json, Objects, RunOperator, build_settings
 from tests.kit.waiting import eventually
 from webop.controlplane.cluster_client import find_free_port
-
-Json = dict[str, Any]
 
 
 class Outage:

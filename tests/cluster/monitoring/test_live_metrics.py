@@ -14,12 +14,12 @@ import pytest
 import yaml
 
 import webop
+from tests.kit.leases import hold_lease
 from tests.kit.operators import Objects, RunOperator, build_settings
 from tests.kit.pages import ROOT
 from tests.kit.reviews import post_review
 from tests.kit.scrapes import OPENMETRICS, Scrape, scrape, scrape_until
 from webop.controlplane.cluster_client import find_free_port
-from webop.coordination.timed_requests import LEASES
 from webop.monitoring.metrics import DEFINITIONS
 from webop.objects.shards import find_shard
 
@@ -167,29 +167,6 @@ async def test_watches_that_end_and_that_fail_are_counted_apart(
     assert found.get("webop_watch_restarts_total", resource=kind, reason="failed") == 0
 
 
-async def test_a_replica_that_stands_by_is_scraped_as_such(
-    run_operator: RunOperator, objects: Objects
-) -> None:
-    webop.on.create("widgets")(lambda **_: None)
-    lease = {"lease_name": "taken", "lease_namespace": objects.namespace}
-    spec = {
-        "holderIdentity": "somebody",
-        "leaseDurationSeconds": 3600,
-        "renewTime": time.strftime("%Y-%m-%dT%H:%M:%S.000000Z", time.gmtime()),
-    }
-    body = {"metadata": {"name": "taken"}, "spec": spec}
-    await objects.client.create(LEASES, objects.namespace, body)
-    url = f"http://127.0.0.1:{find_free_port()}/metrics"
-    async with (
-        run_operator(build_settings(leadership=lease), metrics_endpoint=url),
-        httpx.AsyncClient(trust_env=False) as http,
-    ):
-        found = await scrape_until(lambda found: found.get("webop_ready"), http, url)
-    assert found.get("leader_election_master_status", name="taken") == 0
-    assert "leader_election_master_status" in found.names
-    assert found.get("webop_acting") == 0
-
-
 async def test_replicas_with_shards_say_what_they_own_and_which_shards_take_time(
     run_operator: RunOperator, objects: Objects
 ) -> None:
@@ -207,7 +184,9 @@ async def test_replicas_with_shards_say_what_they_own_and_which_shards_take_time
     async with run_operator(**first), httpx.AsyncClient(trust_env=False) as http:
 
         def owns(count: int, found: Scrape) -> bool:
-            return found.get("webop_shards_owned") == count
+            # A shard that moves is without an owner for a moment.
+            owned, unowned = (found.get(f"webop_shards_{it}") for it in ("owned", "unowned"))
+            return (owned, unowned) == (count, 0)
 
         url = first["metrics_endpoint"]
         alone = await scrape_until(partial(owns, 64), http, url)
@@ -222,7 +201,6 @@ async def test_replicas_with_shards_say_what_they_own_and_which_shards_take_time
     assert half.get("webop_shard_handler_seconds_total", shard=shard) >= 0.05
     assert (get_moves(half), get_moves(other)) == ((64, 32), (32, 0))
     assert get_moves(both) == (96, 32)
-    assert half.get("webop_shards_unowned") == other.get("webop_shards_unowned") == 0
     held = [found.get("leader_election_master_status", name=name) for found in (half, other)
             for name in ("team-member-00", "team-member-01")]  # fmt: skip
     assert held == [1, 0, 0, 1]
@@ -236,25 +214,27 @@ def get_moves(found: Scrape) -> tuple[float, float]:
     return gained, given
 
 
-async def test_shards_without_an_owner_are_counted(
-    run_operator: RunOperator, objects: Objects
+@pytest.mark.parametrize("sharded", [False, True])
+async def test_a_replica_that_waits_for_a_leader_is_scraped_as_such(
+    run_operator: RunOperator, objects: Objects, *, sharded: bool
 ) -> None:
+    """With shards, all of these are without an owner."""
     webop.on.create("widgets")(lambda **_: None)
-    spec = {
-        "holderIdentity": "somebody",
-        "leaseDurationSeconds": 3600,
-        "renewTime": time.strftime("%Y-%m-%dT%H:%M:%S.000000Z", time.gmtime()),
-    }
-    body = {"metadata": {"name": "team"}, "spec": spec}  # a leader: nobody may take shards
-    await objects.client.create(LEASES, objects.namespace, body)
-    lease = {"lease_name": "team", "lease_namespace": objects.namespace, "sharded": True}
+    await hold_lease(objects.client, objects.namespace, "team")
+    lease = {"lease_name": "team", "lease_namespace": objects.namespace, "sharded": sharded}
     url = f"http://127.0.0.1:{find_free_port()}/metrics"
+    sign = "webop_shards_unowned" if sharded else "webop_ready"
     async with (
         run_operator(build_settings(leadership=lease), metrics_endpoint=url),
         httpx.AsyncClient(trust_env=False) as http,
     ):
-        found = await scrape_until(lambda found: found.get("webop_shards_unowned"), http, url)
-    assert (found.get("webop_shards_unowned"), found.get("webop_shards_owned")) == (64, 0)
+        found = await scrape_until(lambda found: found.get(sign), http, url)
+    if sharded:
+        assert (found.get("webop_shards_unowned"), found.get("webop_shards_owned")) == (64, 0)
+    else:
+        assert found.get("webop_acting") == 0
+        assert "leader_election_master_status" in found.names
+        assert found.get("leader_election_master_status", name="team") == 0
 
 
 def read_used_names() -> set[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 
@@ -12,9 +12,7 @@ from tests.kit.cli_runner import forgetting_modules, invoke
 from tests.kit.processes import Workshop
 from tests.kit.waiting import eventually
 from webop.controlplane.cluster_client import find_free_port
-
-if TYPE_CHECKING:
-    from webop.controlplane.cluster import LocalCluster
+from webop.testing import LocalCluster
 
 # The second name is misspelt; that the third kind is missing is nothing to report.
 CODE = """

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import datetime as dt
 import os
 import random
 import re
@@ -21,6 +20,7 @@ import pytest_asyncio
 
 import webop
 from tests.cluster.monitoring.shown_operator import Outage, Shown, operate_visibly
+from tests.kit.leases import hold_lease
 from tests.kit.operators import (
     Kind,
     Objects,
@@ -31,15 +31,13 @@ from tests.kit.operators import (
     operate,
 )
 from tests.kit.reviews import post_review
-from webop.client.auth.vault import ConnectionInfo
 from webop.controlplane.cluster_client import find_free_port
-from webop.coordination.timed_requests import LEASES
+from webop.testing import LocalCluster
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser, Locator, Page
 
     from webop.client.api import Client
-    from webop.controlplane.cluster import LocalCluster
 
 api = pytest.importorskip(
     "playwright.async_api", reason="no Playwright: the status page is not tried in a browser"
@@ -160,7 +158,7 @@ async def test_the_page_says_why_the_operator_is_not_ready(
     registry: webop.OperatorRegistry, browser: Browser
 ) -> None:
     webop.on.create("widgets", id="create")(lambda **_: None)
-    nobody = ConnectionInfo(server=f"http://127.0.0.1:{find_free_port()}")
+    nobody = webop.ConnectionInfo(server=f"http://127.0.0.1:{find_free_port()}")
     url = f"http://127.0.0.1:{find_free_port()}"
     options: Any = {"liveness_endpoint": f"{url}/healthz", "clusterwide": True, "beside": True}
     async with operate(nobody, registry, **options):
@@ -298,10 +296,8 @@ async def test_shards_without_an_owner_are_on_the_page(
     run_operator: RunOperator, objects: Objects, browser: Browser
 ) -> None:
     webop.on.create("widgets", id="create")(lambda **_: None)
-    renewed = dt.datetime.now(dt.UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-    spec = {"holderIdentity": "boss", "leaseDurationSeconds": 3600, "renewTime": renewed}
-    body = {"metadata": {"name": "team"}, "spec": spec}  # a leader: nobody may take shards
-    await objects.client.create(LEASES, objects.namespace, body)
+    # A leader: nobody may take shards.
+    await hold_lease(objects.client, objects.namespace, "team")
     lease = {"lease_name": "team", "lease_namespace": objects.namespace, "sharded": True}
     url, settings = f"http://127.0.0.1:{find_free_port()}", build_settings(leadership=lease)
     async with (

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.operators import Kind, Objects, connect, define_kinds
-from tests.kit.plans import AUDIT_POLICY, PLANNER, Desk, list_stored_writes, read_audit
-from tests.kit.processes import Workshop
-from webop.controlplane.cluster import LocalCluster
+from tests.kit.operators import Kind, define_kinds
+from tests.kit.plans import AUDIT_POLICY, Desk, open_desk
+from webop.testing import LocalCluster
 
 
 @pytest.fixture(scope="session")
@@ -36,18 +35,7 @@ def shops(webop_cluster: LocalCluster) -> Kind:
 
 @pytest.fixture
 async def desk(
-    webop_cluster: LocalCluster,
-    shops: Kind,
-    webop_namespace: str,
-    connected: Workshop,
-    audit_log: Path,
+    webop_cluster: LocalCluster, shops: Kind, tmp_path: Path, audit_log: Path
 ) -> AsyncIterator[Desk]:
-    """An operator to plan; all that the plans of a test have sent were reads and dry runs."""
-    planner = webop_cluster.kubeconfig_for(PLANNER, ["system:masters"], namespace=webop_namespace)
-    seen = len(read_audit(audit_log))
-    async with connect(webop_cluster) as client:
-        objects = Objects(client, shops, webop_namespace)
-        yield Desk(webop_cluster, client, objects, connected, planner)
-    events = read_audit(audit_log)[seen:]
-    assert events, "the audit log follows the planner"
-    assert not list_stored_writes(events)
+    async with open_desk(webop_cluster, shops, tmp_path, audit_log) as desk:
+        yield desk

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.kit.managed_webhooks import KINDS
 from tests.kit.plans import Desk, Planned
 from tests.kit.waiting import eventually
-from webop.admission.configurations.building import KINDS
 from webop.errors import APINotFoundError
 from webop.handlers.model import WebhookType
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from tests.kit.operators import FINALIZER, has_finalizer
-from tests.kit.plans import Desk
-from tests.kit.waiting import eventually
+import asyncio
+import textwrap
+
+from tests.kit.operators import FINALIZER, Kind, define_kinds, has_finalizer
+from tests.kit.plans import UNKNOWN, Desk
 
 HANDLERS = """
 @webop.on.create('shops', when=lambda spec, **_: not spec.get('skipped'))
@@ -48,7 +50,7 @@ async def test_the_plan_is_what_the_operator_then_does(desk: Desk) -> None:
     await desk.objects.create("new", {"size": 1})
     await desk.objects.create("skipped", {"skipped": True})
     before = await desk.list(desk.objects.resource)
-    desk.take_calls()
+    assert ["startup", False] in desk.take_calls()  # a real start gets no plan
     planned = await desk.plan(WEBOP_LEADERSHIP__LEASE_NAME="shops")  # nobody asks for it
     assert planned.code == 2
     assert planned.document["changes"] is True
@@ -92,80 +94,11 @@ async def test_the_plan_is_what_the_operator_then_does(desk: Desk) -> None:
         *([("resumed"), name] for name in ("new", "old", "same", "skipped")),
         ["watch", "same"],
     ]
-    again = await desk.plan()
+    again = await desk.plan("--no-startup")
     assert again.code == 0, again.output
-    assert again.document["changes"] is False
+    assert (again.document["changes"], again.document["startup"]) == (False, [])
     assert again.section("shops")["objects"] == {}
-
-
-async def test_a_startup_handler_of_a_real_start_gets_no_plan(desk: Desk) -> None:
-    desk.write(HANDLERS)
-    async with desk.run() as command:
-        await command.wait_for("The operator is running")
-    assert desk.take_calls() == [["startup", False]]
-    planned = await desk.plan("--no-startup")
     assert desk.take_calls() == []
-    assert planned.document["startup"] == []
-
-
-async def test_what_a_startup_handler_writes_is_planned_too(desk: Desk) -> None:
-    desk.write("""
-        @webop.on.startup()
-        async def prepare(client, **_):
-            page = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "start"}}
-            await client.create(page, namespace=os.environ["HOME_NAMESPACE"])
-            read = await client.get("configmaps", "start", namespace=os.environ["HOME_NAMESPACE"])
-            note("created", read["metadata"]["name"])
-
-        @webop.on.create('shops')
-        def made(**_): ...
-    """)
-    planned = await desk.plan(HOME_NAMESPACE=desk.namespace)
-    assert planned.code == 2, planned.errors
-    (note,) = planned.section("Startup handlers")["notes"]
-    assert (note["action"], note["certainty"]) == ("create", "will")
-    assert "'start' of configmaps" in note["target"]
-    assert ["created", "start"] in desk.take_calls()
-
-
-async def test_a_limit_says_what_it_leaves_out(desk: Desk) -> None:
-    desk.write(HANDLERS)
-    for number in range(5):
-        await desk.objects.create(f"shop-{number}")
-    planned = await desk.plan("--limit", "2")
-    section = planned.section("shops")
-    assert [*section["objects"]] == [f"{desk.namespace}/shop-{number}" for number in (0, 1)]
-    assert (section["count"], section["changed"], section["left_out"]) == (5, 5, 3)
-    text = (await desk.plan("--limit", "0", form="text")).output
-    assert "left out by --limit: 5 more objects" in text
-    assert "shop-0" not in text
-
-
-async def test_a_filter_that_fails_leaves_an_object_unknown(desk: Desk) -> None:
-    desk.write("""
-        @webop.on.create('shops', when=lambda spec, **_: spec['missing'] > 1)
-        def made(**_): ...
-    """)
-    await desk.objects.create("one")
-    planned = await desk.plan()
-    assert planned.code == 2
-    item = planned.find("one", "decide")
-    assert item["certainty"] == "unknown after this step"
-    assert "KeyError('missing')" in item["reason"]
-
-
-async def test_a_kind_that_does_not_exist_yet_is_unknown(desk: Desk) -> None:
-    desk.write("""
-        @webop.on.create('absent.plan.webop.dev')
-        def made(**_): ...
-    """)
-    planned = await desk.plan()
-    assert planned.code == 0
-    (note,) = planned.section("Absent kinds")["notes"]
-    assert note["target"] == "absent.plan.webop.dev"
-    assert note["certainty"] == "unknown after this step"
-    assert "is not in the cluster yet" in note["reason"]
-    assert (await desk.plan_with("-A")).code == 0
 
 
 async def test_a_filter_by_an_index_is_doubtful(desk: Desk) -> None:
@@ -192,74 +125,6 @@ async def test_a_filter_by_an_index_is_doubtful(desk: Desk) -> None:
     assert planned.section("shops")["notes"] == []
     assert planned.find("one", "call", "create")
     assert ["indexed", "one"] in desk.take_calls()
-
-
-async def test_errors_and_wrong_command_lines_are_no_results(desk: Desk) -> None:
-    desk.write(HANDLERS)
-    wrong = await desk.plan_with("--no-such-option")
-    assert wrong.code == 1
-    assert "No such option" in wrong.errors
-    desk.write("""
-        @webop.on.startup()
-        def refuse(**_):
-            raise webop.PermanentError("no licence")
-
-        @webop.on.create('shops')
-        def made(**_): ...
-    """)
-    failed = await desk.plan()
-    assert failed.code == 1
-    assert "no licence" in failed.errors
-    desk.write(HANDLERS)
-    away = await desk.plan(KUBECONFIG=str(desk.workshop.folder / "none"))
-    assert away.code == 1
-    assert "Cannot log in" in away.errors
-    await eventually(desk.plan, "a plan that works", check=lambda one: one.code == 0)
-
-
-async def test_namespaces_are_chosen_as_for_run(desk: Desk) -> None:
-    desk.write(HANDLERS)
-    await desk.objects.create("one")
-    everywhere = await desk.plan_with("-A", "-o", "json", form="json")
-    assert everywhere.items("one")
-    other = await desk.plan_with("-n", "no-such-*", "-o", "json", form="json")
-    assert other.section("shops")["count"] == 0
-    pattern = await desk.plan_with("-n", f"{desk.namespace[:-1]}?", "-o", "json", form="json")
-    assert pattern.items("one")
-
-
-async def test_markdown_is_for_a_pull_request(desk: Desk) -> None:
-    desk.write(HANDLERS)
-    await desk.objects.create("one")
-    planned = await desk.plan(form="markdown")
-    assert planned.code == 2
-    assert planned.output.startswith("### Objects that would change: 1.\n")
-    assert "<details><summary>shops.v1.plan.webop.dev: objects: 1" in planned.output
-    assert "will: call create handler 'made': created: it was never handled" in planned.output
-
-
-async def test_nothing_is_not_said_about_reconcilers_that_were_not_called(desk: Desk) -> None:
-    desk.write("""
-        @webop.reconcile('shops', labels={'built': 'yes'})
-        def build(**_): ...
-    """)
-    await desk.objects.create("other")
-    nothing = await desk.plan()
-    assert (nothing.code, nothing.document["changes"]) == (0, False)
-    await desk.objects.create("one", labels={"built": "yes"})
-    planned = await desk.plan()
-    assert (planned.code, planned.document["changes"]) == (2, True)
-    (note,) = planned.section("shops")["notes"]
-    assert note["target"] == "Reconciler 'build'"
-    assert note["certainty"] == "unknown after this step"
-    assert note["reason"] == "it was not called: add --call"
-    text = await desk.plan(form="text")
-    assert text.code == 2
-    assert text.output.rstrip().endswith(
-        "Unknown: 1.\n\nStartup handlers that were called: configure."
-    )
-    assert (await desk.plan("--call")).code == 0
-    assert (await desk.plan("--call", "--limit", "0", form="text")).code == 2
 
 
 async def test_reconcilers_of_an_object_that_does_not_fit_its_model_are_not_called(
@@ -289,27 +154,105 @@ async def test_reconcilers_of_an_object_that_does_not_fit_its_model_are_not_call
     }
 
 
-async def test_a_namespace_that_does_not_exist_is_named(desk: Desk) -> None:
+async def test_a_limit_says_what_it_leaves_out_in_each_form(desk: Desk) -> None:
     desk.write(HANDLERS)
-    planned = await desk.plan_with("-n", "nothing", "-n", "no-such-*", "-o", "json", form="json")
-    (note,) = planned.section("Namespaces")["notes"]
-    assert note["reason"] == "no namespace matches nothing, no-such-*"
+    for number in range(5):
+        await desk.objects.create(f"shop-{number}")
+    section = (await desk.plan("--limit", "2")).section("shops")
+    assert [*section["objects"]] == [f"{desk.namespace}/shop-{number}" for number in (0, 1)]
+    assert (section["count"], section["changed"], section["left_out"]) == (5, 5, 3)
+    text = (await desk.plan("--limit", "0", form="text")).output
+    assert "left out by --limit: 5 more objects" in text
+    assert "shop-0" not in text
+    planned = await desk.plan("--limit", "1", form="markdown")  # for a pull request
     assert planned.code == 2
+    assert planned.output.startswith("### Objects that would change: 5.\n")
+    assert "<details><summary>shops.v1.plan.webop.dev: objects: 5" in planned.output
+    assert "will: call create handler 'made': created: it was never handled" in planned.output
 
 
-async def test_without_scanning_only_exact_names_are_planned(desk: Desk) -> None:
-    """As 'webop run' serves them then."""
+async def test_kinds_that_are_absent_or_ambiguous_are_unknown_and_so_is_a_filter_that_fails(
+    desk: Desk,
+) -> None:
+    kinds = [Kind(f"{group}.webop.dev", "tills", "Till") for group in ("left", "right")]
+    await asyncio.to_thread(define_kinds, desk.cluster, kinds)
+    desk.write("""
+        @webop.on.create('absent.plan.webop.dev')
+        @webop.on.create('tills')
+        def made(**_): ...
+    """)
+    planned = await desk.plan()
+    assert planned.code == 0
+    notes = planned.section("Absent kinds")["notes"]
+    absent, ambiguous = sorted(notes, key=lambda note: str(note["target"]))
+    assert (absent["target"], absent["certainty"]) == ("absent.plan.webop.dev", UNKNOWN)
+    assert "is not in the cluster yet" in absent["reason"]
+    names = "tills.v1.left.webop.dev, tills.v1.right.webop.dev"
+    assert f"ambiguous: {names}" in ambiguous["reason"]
+    desk.write("""
+        @webop.on.create('shops', when=lambda spec, **_: spec['missing'] > 1)
+        def made(**_): ...
+    """)
+    await desk.objects.create("one")
+    planned = await desk.plan()
+    assert planned.code == 2
+    certainty, reason = planned.certainty("decide")
+    assert (certainty, "KeyError('missing')" in reason) == (UNKNOWN, True)
+
+
+async def test_errors_and_wrong_command_lines_are_no_results(desk: Desk) -> None:
     desk.write("""
         @webop.on.startup()
-        def stop_scanning(settings, **_):
-            settings.scanning.disabled = True
+        def refuse(**_):
+            raise webop.PermanentError("no licence")
 
         @webop.on.create('shops')
         def made(**_): ...
     """)
+    for args, variables, text in (
+        (["--no-such-option"], {}, "No such option"),
+        (["-A"], {}, "no licence"),
+        (["-A"], {"KUBECONFIG": str(desk.workshop.folder / "none")}, "Cannot log in"),
+    ):
+        failed = await desk.plan_with(*args, **variables)
+        assert (failed.code, text in failed.errors) == (1, True), failed.errors
+
+
+async def test_namespaces_are_chosen_as_for_run(desk: Desk) -> None:
+    desk.write(HANDLERS)
     await desk.objects.create("one")
-    pattern = await desk.plan_with("-n", f"{desk.namespace[:-1]}?", "-o", "json", form="json")
-    assert pattern.section("shops")["count"] == 0
-    assert pattern.section("Namespaces")["notes"]
-    exact = await desk.plan()
-    assert exact.section("shops")["count"] == 1
+    everywhere = await desk.plan_with("-A", "-o", "json", form="json")
+    assert everywhere.items("one")
+    pattern = ("-n", f"{desk.namespace[:-1]}?", "-n", "no-such-*", "-o", "json")
+    assert (await desk.plan_with(*pattern, form="json")).items("one")
+    other = await desk.plan_with("-n", "nothing", "-n", "no-such-*", "-o", "json", form="json")
+    (note,) = other.section("Namespaces")["notes"]
+    assert note["reason"] == "no namespace matches nothing, no-such-*"
+    assert (other.code, other.section("shops")["count"]) == (2, 0)
+    # Without scanning, only exact names are served.
+    desk.write(f"""
+        @webop.on.startup()
+        def stop_scanning(settings, **_):
+            settings.scanning.disabled = True
+        {textwrap.indent(HANDLERS, " " * 8)}
+    """)
+    assert (await desk.plan_with(*pattern, form="json")).section("shops")["count"] == 0
+    assert (await desk.plan()).section("shops")["count"] == 1
+
+
+async def test_nothing_is_not_said_about_reconcilers_that_were_not_called(desk: Desk) -> None:
+    desk.write("""
+        @webop.reconcile('shops', labels={'built': 'yes'})
+        def build(**_): ...
+    """)
+    await desk.objects.create("other")
+    nothing = await desk.plan()
+    assert (nothing.code, nothing.document["changes"]) == (0, False)
+    await desk.objects.create("one", labels={"built": "yes"})
+    text = await desk.plan(form="text")
+    assert text.code == 2
+    assert text.output.rstrip().endswith(
+        "Unknown: 1.\n\nStartup handlers that were called: configure."
+    )
+    assert (await desk.plan("--call")).code == 0
+    assert (await desk.plan("--call", "--limit", "0", form="text")).code == 2

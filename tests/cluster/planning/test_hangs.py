@@ -7,9 +7,8 @@ import os
 import signal
 import sys
 
-from tests.kit.plans import Desk
+from tests.kit.plans import UNKNOWN, Desk
 
-UNKNOWN = "unknown after this step"
 STUBBORN = """
         import asyncio, threading
 
@@ -22,7 +21,7 @@ STUBBORN = """
 """
 
 
-async def test_the_plan_ends_with_threads_and_tasks_that_do_not(desk: Desk) -> None:
+async def test_a_plan_ends_with_calls_threads_and_tasks_that_never_do(desk: Desk) -> None:
     desk.write(
         STUBBORN
         + """
@@ -32,19 +31,6 @@ async def test_the_plan_ends_with_threads_and_tasks_that_do_not(desk: Desk) -> N
             task = asyncio.create_task(ignore_cancellation())
             threading.Thread(target=threading.Event().wait).start()
 
-        @webop.reconcile('shops')
-        async def build(**_): ...
-    """
-    )
-    await desk.objects.create("one")
-    planned = await asyncio.wait_for(desk.plan("--call"), 40)
-    assert (planned.code, planned.document["startup"]) == (0, ["configure", "start"])
-
-
-async def test_calls_that_never_end_are_unknown(desk: Desk) -> None:
-    desk.write(
-        STUBBORN
-        + """
         @webop.reconcile('shops')
         async def swallow(name, **_):
             if name == 'swallow':
@@ -59,10 +45,10 @@ async def test_calls_that_never_end_are_unknown(desk: Desk) -> None:
     for name in ("swallow", "block"):
         await desk.objects.create(name)
     planned = await asyncio.wait_for(desk.plan("--call"), 100)
-    assert planned.code == 2
+    assert (planned.code, planned.document["startup"]) == (2, ["configure", "start"])
     for name in ("swallow", "block"):
-        item = planned.find(name, "continue", name)
-        assert (item["certainty"], item["reason"]) == (UNKNOWN, "it did not end within 60 s")
+        expected = UNKNOWN, "it did not end within 60 s"
+        assert planned.certainty("continue", name, name) == expected
 
 
 async def test_an_interrupt_ends_the_plan_at_once(desk: Desk) -> None:
@@ -75,7 +61,6 @@ async def test_an_interrupt_ends_the_plan_at_once(desk: Desk) -> None:
             threading.Event().wait()
     """)
     await desk.objects.create("one")
-    await desk.plan()  # for the audit log
     path, config = desk.workshop.folder / "my_handlers.py", {"KUBECONFIG": str(desk.planner)}
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "webop", "plan", "--call", "-n", desk.namespace, str(path)),

@@ -9,12 +9,9 @@ from typing import Any
 import pytest
 
 import webop
-from tests.kit.operators import is_no_fence
+from tests.kit.operators import Json, is_no_fence
 from tests.kit.waiting import eventually
 from webop.client.api import Client
-from webop.errors import APINotFoundError
-
-Json = dict[str, Any]
 
 MAPS = webop.Resource("", "v1", "configmaps", kind="ConfigMap", namespaced=True)
 
@@ -35,7 +32,7 @@ class Maps:
         """Read one; None if there is none."""
         try:
             return await self.client.get(MAPS, self.namespace, name)
-        except APINotFoundError:
+        except webop.APINotFoundError:
             return None
 
     async def wait(self, name: str, condition: Callable[[Json | None], Any]) -> Json | None:

@@ -12,8 +12,9 @@ import pytest
 
 import webop
 from tests.cluster.reconcilers.conftest import Builder, Maps, build_map
-from tests.kit.http_relay import Relay, fail
+from tests.kit.http_relay import Relay
 from tests.kit.operators import (
+    Json,
     Objects,
     RunOperator,
     build_settings,
@@ -22,8 +23,6 @@ from tests.kit.operators import (
 )
 from tests.kit.waiting import eventually
 from webop.client.api import Client
-
-Json = dict[str, Any]
 
 _SOON = 5.0  # seconds; what waits for retries of requests takes 50
 
@@ -56,27 +55,6 @@ async def test_a_typo_in_a_child_is_told_at_once_and_no_other_parent_waits(
     assert "Retrying in" not in caplog.text  # the client, as in an outage
 
 
-async def test_parents_whose_children_cannot_be_written_hold_up_no_other(
-    objects: Objects, maps: Maps, run_relayed: RunOperator
-) -> None:
-    called = list[str]()
-
-    @webop.reconcile("widgets", owns=["configmaps"], when=is_no_fence)
-    async def build(children: webop.Children, name: str, **_: Any) -> None:
-        called.append(name)
-        await children.apply(build_map(name, {}))
-
-    async def meddle(request: httpx.Request) -> httpx.Response | None:
-        is_bad = "configmaps/bad" in request.url.path and request.method == "PATCH"
-        return fail(503) if is_bad else None
-
-    async with run_relayed(meddle=meddle):
-        await asyncio.gather(*(objects.create(f"bad-{number}", {}) for number in range(40)))
-        await eventually(lambda: len(called) >= 32, "calls for the others")
-        await objects.create("good", {})
-        await wait_soon(maps, "good")
-
-
 async def test_a_call_that_hangs_longer_than_its_timeout_is_followed_by_another(
     objects: Objects, run_operator: RunOperator, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -98,7 +76,7 @@ async def test_a_call_that_hangs_longer_than_its_timeout_is_followed_by_another(
     assert "for good" not in caplog.text
 
 
-async def test_no_parent_stays_stale_if_a_function_in_watches_raises_once(
+async def test_mapped_objects_call_the_reconciler_and_no_parent_stays_stale_if_mapping_fails_once(
     objects: Objects, maps: Maps, run_operator: RunOperator, caplog: pytest.LogCaptureFixture
 ) -> None:
     calls, failures = Builder(), [ValueError("not yet"), None, "site"]
@@ -128,6 +106,10 @@ async def test_no_parent_stays_stale_if_a_function_in_watches_raises_once(
                 await eventually(partial(is_called_more_often_than, number, name))
         await maps.create("settings-3", {}, labels={"used-by": "site"})
         await eventually(lambda: len(calls.why("site")) == 4)
+        assert calls.why("site")[-1] == ("configmaps",)
+        failures.append("site")
+        await maps.delete("settings-3")
+        await eventually(lambda: len(calls.why("site")) == 5, "a call for the deletion")
     assert len(calls.why("other")) == 3
     assert "The reconciler is called for all of its objects" in caplog.text
 
@@ -203,9 +185,8 @@ async def test_the_rest_of_another_strategy_is_named_with_what_removes_it(
         await objects.pass_fence()
 
 
-@pytest.mark.parametrize("is_written_before", [False, True])
 async def test_a_patch_is_sent_only_if_it_changes_what_the_object_says(
-    objects: Objects, relayed: Relay, run_relayed: RunOperator, *, is_written_before: bool
+    objects: Objects, relayed: Relay, run_relayed: RunOperator
 ) -> None:
     """The known state can be older than what the function, or somebody else, has written."""
     calls, may_pass = list[str](), asyncio.Event()
@@ -220,15 +201,15 @@ async def test_a_patch_is_sent_only_if_it_changes_what_the_object_says(
     async def build(
         name: str, namespace: str, patch: webop.Patch, client: webop.AsyncClient, **_: Any
     ) -> None:
-        if is_written_before and len(calls) == 1:
+        if len(calls) == 2:
             may_pass.clear()
             busy = {"status": {"phase": "Busy"}}
             await client.patch(objects.resource, name, busy, namespace=namespace)
         patch.status["phase"] = "Ready"
         calls.append(name)
 
-    def count() -> int:
-        return len(relayed.list_requests("PATCH", "one"))
+    def has_called(number: int) -> bool:
+        return len(calls) == number
 
     def is_ready(body: Json) -> bool:
         return bool(body.get("status", {}).get("phase") == "Ready")
@@ -238,10 +219,10 @@ async def test_a_patch_is_sent_only_if_it_changes_what_the_object_says(
         await objects.create("one")
         await objects.wait("one", is_ready)
         await objects.pass_fence()
-        assert count() == 1
-        await objects.patch("one", {"spec": {"a": 1}})
-        await eventually(lambda: len(calls) == 2, "a call for the change")
-        may_pass.set()
-        await objects.pass_fence()
-    assert count() == (3 if is_written_before else 1)
+        for number, count in ((2, 1), (3, 3)):
+            await objects.patch("one", {"spec": {"a": number}})
+            await eventually(partial(has_called, number), "a call for the change")
+            may_pass.set()
+            await objects.pass_fence()
+            assert len(relayed.list_requests("PATCH", "one")) == count
     assert is_ready(await objects.get("one"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
@@ -12,16 +11,13 @@ import pytest
 import webop
 from tests.cluster.reconcilers.conftest import Builder, Maps, build_map
 from tests.cluster.reconcilers.test_children import has
-from tests.kit.operators import Objects, RunOperator, build_settings, is_no_fence, operate
+from tests.kit.operators import Json, Objects, RunOperator, build_settings, is_no_fence, operate
 from tests.kit.waiting import eventually
-from webop.client.auth.vault import ConnectionInfo
-
-Json = dict[str, Any]
 
 
 @contextlib.asynccontextmanager
 async def run_named(
-    info: ConnectionInfo, objects: Objects, name: str, fn: Any, **options: Any
+    info: webop.ConnectionInfo, objects: Objects, name: str, fn: Any, **options: Any
 ) -> AsyncIterator[None]:
     """Run an operator of a name with a reconciler, which others can have, too."""
     registry = webop.OperatorRegistry()
@@ -35,7 +31,7 @@ async def run_named(
 
 @pytest.mark.parametrize("names", [("shop", "stock"), ("team", "team")], ids=["two", "one"])
 async def test_two_operators_with_one_function_name_do_not_delete_each_others_children(
-    info: ConnectionInfo,
+    info: webop.ConnectionInfo,
     objects: Objects,
     maps: Maps,
     caplog: pytest.LogCaptureFixture,
@@ -70,69 +66,9 @@ async def test_two_operators_with_one_function_name_do_not_delete_each_others_ch
     assert caplog.text.count("(field managers: team.build.") == 2 * is_one
 
 
-async def test_two_operators_of_one_name_that_want_other_contents_write_ever_more_rarely(
-    info: ConnectionInfo, objects: Objects, maps: Maps, caplog: pytest.LogCaptureFixture
-) -> None:
-    loop, written, enough = asyncio.get_running_loop(), list[float](), asyncio.Event()
-
-    def want(text: str) -> Any:
-        async def build(name: str, children: webop.Children, **_: Any) -> None:
-            if await children.apply(build_map(name, {"text": text})):
-                written.append(loop.time())
-                if len(written) == 9:
-                    enough.set()
-
-        return build
-
-    async with (
-        run_named(info, objects, "shop", want("a")),
-        run_named(info, objects, "shop", want("b")),
-    ):
-        await objects.create("site")
-        await asyncio.wait_for(enough.wait(), 60)
-    assert written[8] - written[4] > 3.5
-    assert caplog.text.count("Another operator has the name 'shop', too") == 2
-
-
-async def test_a_user_who_edits_the_digest_is_not_taken_for_another_operator(
-    builder: Builder,
-    info: ConnectionInfo,
-    objects: Objects,
-    maps: Maps,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    async with run_named(info, objects, "shop", builder.build):
-        await objects.create("site", {"pages": {"home": "1", "news": "2"}})
-        await maps.wait("site-news", bool)
-        made = await maps.wait("site-home", bool) or {}
-        digest = made["metadata"]["annotations"]["webop.dev/digest"]
-        for number in range(3):
-            edited = {"annotations": {"webop.dev/digest": f"{digest}{number}"}}
-            await maps.patch("site-home", {"metadata": edited})
-            await maps.wait(
-                "site-home",
-                lambda now: now and now["metadata"]["annotations"]["webop.dev/digest"] == digest,
-            )
-        await objects.patch("site", {"spec": {"pages": {"news": None}}})
-        await maps.wait("site-news", lambda found: found is None)
-    assert "Another operator" not in caplog.text
-
-
-async def test_a_user_who_edits_the_label_of_the_operator_does_not_stop_its_reconciler(
-    builder: Builder, info: ConnectionInfo, objects: Objects, maps: Maps
-) -> None:
-    async with run_named(info, objects, "shop", builder.build):
-        await objects.create("site", {"pages": {"home": "1"}})
-        await maps.wait("site-home", bool)
-        await maps.patch("site-home", {"metadata": {"labels": {"webop.dev/operator": "other"}}})
-        await objects.patch("site", {"spec": {"pages": {"home": "2"}}})
-        found = await maps.wait("site-home", has("2")) or {}
-    assert found["metadata"]["labels"]["webop.dev/operator"] == "shop"
-
-
 async def test_a_child_of_another_operator_is_refused_with_its_name_until_one_continues_as_it(
     builder: Builder,
-    info: ConnectionInfo,
+    info: webop.ConnectionInfo,
     objects: Objects,
     maps: Maps,
     caplog: pytest.LogCaptureFixture,
@@ -149,39 +85,8 @@ async def test_a_child_of_another_operator_is_refused_with_its_name_until_one_co
         await maps.wait("site-home", lambda found: found is None)
 
 
-async def test_children_from_before_operators_had_names_are_kept_and_taken_over(
-    builder: Builder, info: ConnectionInfo, objects: Objects, maps: Maps
-) -> None:
-    await objects.create("site", {"pages": {"home": "1", "news": "2"}})
-    kept, read = [], list[Any]()
-    async with run_named(info, objects, "webop", builder.build):
-        for page in ("home", "news"):
-            kept.append(await maps.wait(f"site-{page}", bool) or {})
-            await maps.patch(f"site-{page}", {"data": {page: "from a user"}})
-    for page in ("home", "news"):
-        await maps.patch(f"site-{page}", {"metadata": {"labels": {"webop.dev/operator": None}}})
-
-    async def build(name: str, children: webop.Children, **_: Any) -> None:
-        read.append((await children.get("configmaps", f"{name}-home") or {})["data"]["text"])
-        read.append(len(await children.list("configmaps")))
-        await children.apply(build_map(f"{name}-home", {"title": "new"}))
-        await children.prune()
-
-    async with run_named(info, objects, "shop", build):
-        home = await maps.wait("site-home", lambda found: found and "title" in found["data"])
-        await objects.pass_fence()
-    assert read[:2] == ["1", 2]  # such as a password that was made once
-    assert home is not None
-    assert home["metadata"]["uid"] == kept[0]["metadata"]["uid"]
-    assert home["data"] == {"title": "new", "home": "from a user"}
-    assert home["metadata"]["labels"]["webop.dev/operator"] == "shop"
-    news = await maps.find("site-news")  # it could be the child of another operator
-    assert news is not None
-    assert news["metadata"]["uid"] == kept[1]["metadata"]["uid"]
-
-
 async def test_a_child_that_another_reconciler_of_the_operator_applies_is_refused_with_its_id(
-    objects: Objects, maps: Maps, info: ConnectionInfo, caplog: pytest.LogCaptureFixture
+    objects: Objects, maps: Maps, info: webop.ConnectionInfo, caplog: pytest.LogCaptureFixture
 ) -> None:
     registry = webop.OperatorRegistry()
     for name in ("make", "build"):
@@ -196,7 +101,7 @@ async def test_a_child_that_another_reconciler_of_the_operator_applies_is_refuse
 
 @pytest.mark.parametrize("way", ["prune", "delete_all"])
 async def test_children_of_a_kind_that_owns_no_longer_has_go_with_those_of_the_others(
-    info: ConnectionInfo,
+    info: webop.ConnectionInfo,
     objects: Objects,
     maps: Maps,
     caplog: pytest.LogCaptureFixture,

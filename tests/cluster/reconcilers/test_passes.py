@@ -11,12 +11,9 @@ from typing import Any
 import pytest
 
 import webop
-from tests.cluster.reconcilers.conftest import Maps, build_map
-from tests.kit.operators import Objects, RunOperator, build_settings, is_no_fence
+from tests.kit.operators import Json, Objects, RunOperator, build_settings, is_no_fence
 from tests.kit.rows import rows
 from tests.kit.waiting import eventually
-
-Json = dict[str, Any]
 
 
 class Seen:
@@ -55,8 +52,8 @@ async def seen() -> Seen:
     return Seen()
 
 
-def declare(seen: Seen, **options: Any) -> None:
-    webop.reconcile("widgets", id="look", when=is_no_fence, **options)(seen)
+def declare(seen: Seen, name: str = "look", **options: Any) -> None:
+    webop.reconcile("widgets", id=name, when=is_no_fence, **options)(seen)
 
 
 async def test_changes_during_a_call_lead_to_one_more_with_the_newest_state(
@@ -83,8 +80,7 @@ async def test_metadata_and_the_status_do_not_matter_but_chosen_fields_do(
 ) -> None:
     labelled = Seen()
     declare(seen)
-    decorate = webop.reconcile("widgets", id="labels", fields=["metadata.labels"], when=is_no_fence)
-    decorate(labelled)
+    declare(labelled, name="labels", fields=["metadata.labels"])
     async with run_operator():
         await objects.pass_fence()
         await objects.create("one", {"a": 0})
@@ -95,8 +91,7 @@ async def test_metadata_and_the_status_do_not_matter_but_chosen_fields_do(
         await objects.patch("one", {"spec": {"a": 1}})
         await seen.until(2)
         await objects.pass_fence()
-    assert labelled.reasons() == [("created",), ("changed",)]
-    assert seen.reasons() == [("created",), ("changed",)]
+    assert labelled.reasons() == seen.reasons() == [("created",), ("changed",)]
 
 
 async def test_failures_lead_to_growing_pauses_which_a_change_of_the_object_ends(
@@ -126,13 +121,16 @@ async def test_a_wish_to_be_called_again_is_neither_an_error_nor_an_event(
     objects: Objects, run_operator: RunOperator, seen: Seen, caplog: pytest.LogCaptureFixture
 ) -> None:
     declare(seen)
-    seen.answers = [webop.again(after=0.3, reason="RollingOut"), webop.again(after=3600)]
+    status = {"phase": "RollingOut"}
+    first = webop.again(after=0.3, reason="RollingOut", status=status)
+    seen.answers = [first, webop.again(after=3600)]
     settings = build_settings(posting={"enabled": True})
     async with run_operator(settings):
         await objects.pass_fence()
         await objects.create("one")
         await seen.until(2)
         assert seen.pauses()[0] >= 0.3
+        await objects.wait("one", lambda body: "RollingOut" in str(body.get("status")))
         await objects.patch("one", {"spec": {"a": 1}})
         await seen.until(3)
     assert seen.reasons() == [("created",), ("again",), ("changed",)]
@@ -170,120 +168,78 @@ async def test_calls_for_one_object_keep_their_distance(
     assert all(pause > 0.3 for pause in seen.pauses())  # a call can begin late, not the next one
 
 
-@pytest.mark.parametrize("part", ["status", "spec", "annotations"])
 async def test_what_a_reconciler_writes_does_not_call_it_again_even_if_it_counts(
-    objects: Objects, run_operator: RunOperator, part: str
-) -> None:
-    calls: list[Any] = []
-    fields = ["metadata.annotations"] if part == "annotations" else None
-
-    @webop.reconcile("widgets", when=is_no_fence, fields=fields)
-    async def build(patch: webop.Patch, because: Any, **_: Any) -> None:
-        calls.append(because)
-        patch.meta["labels"] = {"count": str(len(calls))}
-        parts = {"status": patch.status, "spec": patch.spec}
-        parts.get(part, patch.metadata.annotations)["count"] = str(len(calls))
-
-    async with run_operator():
-        await objects.pass_fence()
-        await objects.create("one", {"a": 1})
-        await objects.wait("one", lambda body: body["metadata"].get("labels") == {"count": "1"})
-        await objects.pass_fence()
-        assert calls == [("created",)]
-        await objects.patch("one", {"spec": {"a": 2}, "metadata": {"annotations": {"a": "2"}}})
-        await eventually(lambda: len(calls) > 1, "a call for the change")
-        await objects.pass_fence()
-    assert calls == [("created",), ("changed",)]
-
-
-async def test_a_change_during_a_call_is_not_taken_for_the_own_one(
     objects: Objects, run_operator: RunOperator
 ) -> None:
-    calls: list[Any] = []
-    released = asyncio.Event()
+    calls: dict[str, list[Any]] = {"status": [], "spec": [], "annotations": []}
 
-    @webop.reconcile("widgets", when=is_no_fence)
-    async def build(patch: webop.Patch, spec: webop.Spec, **_: Any) -> None:
-        calls.append(spec.get("a"))
-        patch.spec["count"] = len(calls)
-        await released.wait()
+    def build(part: str) -> None:
+        fields = ["metadata.annotations"] if part == "annotations" else None
 
+        @webop.reconcile("widgets", id=part, labels={"part": part}, fields=fields)
+        async def fn(patch: webop.Patch, because: Any, **_: Any) -> None:
+            calls[part].append(because)
+            count = str(len(calls[part]))
+            patch.metadata.labels["count"] = count
+            parts = {"status": patch.status, "spec": patch.spec}
+            parts.get(part, patch.metadata.annotations)["count"] = count
+
+    for part in calls:
+        build(part)
     async with run_operator():
         await objects.pass_fence()
-        await objects.create("one", {"a": 1})
-        await eventually(lambda: bool(calls), "a call")
-        await objects.patch("one", {"spec": {"a": 2}})
+        for part in calls:
+            await objects.create(part, {"a": 1}, labels={"part": part})
+            await objects.wait(part, lambda body: body["metadata"]["labels"].get("count") == "1")
         await objects.pass_fence()
-        released.set()
-        await eventually(lambda: calls[-1] == 2, "a call for the change")
+        assert {part: len(found) for part, found in calls.items()} == dict.fromkeys(calls, 1)
+        for part, found in calls.items():
+            patch = {"spec": {"a": 2}, "metadata": {"annotations": {"a": "2"}}}
+            await objects.patch(part, patch)
+            await eventually(partial(has_length, found, 2), f"a call for the change of {part}")
         await objects.pass_fence()
-    assert calls == [1, 2]
+    assert calls == {part: [("created",), ("changed",)] for part in calls}
 
 
-@pytest.mark.parametrize(
-    ("decorate", "is_deleted"), [(webop.on.create, True), (webop.reconcile, False)]
-)
-async def test_what_happens_during_the_call_of_another_handler_can_make_a_call_needless(
-    objects: Objects, run_operator: RunOperator, seen: Seen, *, decorate: Any, is_deleted: bool
-) -> None:
-    order: list[str] = []
-    is_begun, is_free = asyncio.Event(), asyncio.Event()
-
-    async def slow(**_: Any) -> None:
-        is_begun.set()
-        await is_free.wait()
-
-    decorate("widgets", id="slow", when=is_no_fence)(slow)
-    declare(seen, labels={"in-use": "yes"})
-
-    @webop.on.delete("widgets", when=is_no_fence)
-    async def removed(**_: Any) -> None:
-        order.append("delete")
-
-    async with run_operator():
-        await objects.pass_fence()
-        await objects.create("one", labels={"in-use": "yes"})
-        await is_begun.wait()
-        if is_deleted:
-            await objects.delete("one")
-        else:
-            await objects.patch("one", {"metadata": {"labels": {"in-use": "no"}}})
-        await objects.pass_fence()
-        is_free.set()
-        if is_deleted:
-            await objects.wait_gone("one")
-        await objects.pass_fence()
-        assert seen.calls == []
-        if not is_deleted:
-            await objects.patch("one", {"metadata": {"labels": {"in-use": "yes"}}})
-            await seen.until(1)
-    assert order == (["delete"] if is_deleted else [])
+def has_length(found: list[Any], count: int) -> bool:
+    return len(found) == count
 
 
 async def test_handlers_of_changes_and_reconcilers_stand_side_by_side(
     objects: Objects, run_operator: RunOperator, seen: Seen
 ) -> None:
     handled: list[str] = []
+    begun, released = asyncio.Event(), asyncio.Event()
     declare(seen)
 
     @webop.on.create("widgets", when=is_no_fence, backoff=0.2)
-    async def made(retry: int, **_: Any) -> None:
-        handled.append(f"create {retry}")
-        if retry < 2:
+    async def made(retry: int, name: str, **_: Any) -> None:
+        handled.append(f"create {name} {retry}")
+        if name == "slow":
+            begun.set()
+            await released.wait()
+        elif retry < 2:
             raise ValueError("not yet")
 
     @webop.on.delete("widgets", when=is_no_fence)
-    async def removed(**_: Any) -> None:
-        handled.append("delete")
+    async def removed(name: str, **_: Any) -> None:
+        handled.append(f"delete {name}")
 
     async with run_operator():
         await objects.pass_fence()
         await objects.make("one")
-        assert handled == ["create 0", "create 1", "create 2"]
+        assert handled == ["create one 0", "create one 1", "create one 2"]
         assert seen.reasons() == [("created",)]
         await objects.remove("one")
-    assert handled[-1] == "delete"
-    assert len(seen.calls) == 1
+        # What is deleted during the call of another handler is not reconciled any more.
+        await objects.create("slow")
+        await begun.wait()
+        await objects.delete("slow")
+        await objects.pass_fence()
+        released.set()
+        await objects.wait_gone("slow")
+    assert handled[3:] == ["delete one", "create slow 0", "delete slow"]
+    assert [call["name"] for call in seen.calls] == ["one"]
 
 
 @rows(
@@ -308,31 +264,3 @@ async def test_handlers_of_changes_and_reconcilers_stand_side_by_side(
 def test_wrong_options_are_refused_at_import(options: Json, problem: str) -> None:
     with pytest.raises((TypeError, ValueError), match=problem.replace("?", "\\?")):
         webop.reconcile("widgets", registry=webop.OperatorRegistry(), **options)
-
-
-async def test_after_an_outage_of_two_seconds_a_reconciler_succeeds_as_without_these_changes(
-    objects: Objects, maps: Maps, run_operator: RunOperator
-) -> None:
-    """Without them, it is called after 0, 0.25, 1.25 and 5.25 s."""
-    kinds, backoff = ["configmaps"], webop.Backoff(first=0.25, factor=4, jitter=0)
-    calls: list[float] = []
-    succeeded: list[float] = []
-
-    @webop.reconcile("widgets", owns=kinds, reads=kinds, backoff=backoff, when=is_no_fence)
-    async def build(children: webop.Children, **_: Any) -> None:
-        calls.append(time.monotonic())
-        await children.apply(build_map("a", {"text": "1"}))
-        if time.monotonic() - calls[0] < 2:
-            raise ValueError("The database is away.")
-        succeeded.append(time.monotonic())
-
-    def has_called(number: int) -> bool:
-        return len(calls) >= number
-
-    async with run_operator():
-        await objects.create("one")
-        for number in (1, 2, 3):  # others change its labels three times
-            await eventually(partial(has_called, number))
-            await maps.wait("a", bool)
-            await maps.patch("a", {"metadata": {"labels": {"seen": str(number)}}})
-        await eventually(lambda: succeeded, lambda: f"a success, calls: {calls}", timeout=7)

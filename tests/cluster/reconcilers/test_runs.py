@@ -15,10 +15,8 @@ import pytest
 import webop
 from tests.cluster.reconcilers.conftest import MAPS, Maps, build_map
 from tests.kit.http_relay import Relay
-from tests.kit.operators import Objects, RunOperator, is_no_fence
+from tests.kit.operators import Json, Objects, RunOperator, is_no_fence
 from tests.kit.waiting import eventually
-
-Json = dict[str, Any]
 
 
 def build_run(number: int, **labels: str) -> Json:
@@ -86,18 +84,6 @@ async def test_an_apply_returns_whether_it_was_a_write_and_the_child(
     assert (first.object["kind"], meta["name"], len(meta["uid"])) == ("ConfigMap", "a", 36)
     assert ("data" in first.object, "labels" in meta) == (is_read, is_read)
     assert len(relayed.list_requests("GET", "a")) == 1  # whether it was there before
-
-
-async def test_a_status_and_a_next_call_can_be_returned_together(
-    objects: Objects, run_operator: RunOperator
-) -> None:
-    @webop.reconcile("widgets", id="build", when=is_no_fence)
-    async def build(because: Any, **_: Any) -> Any:
-        return webop.again(after=0.1, status={"because": because[0]})
-
-    async with run_operator():
-        await objects.create("one")
-        await objects.wait("one", lambda body: "again" in str(body.get("status")))
 
 
 async def test_what_a_reconciler_writes_calls_it_again_if_it_says_so_until_nothing_is_written(

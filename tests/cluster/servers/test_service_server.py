@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-import webop
-from tests.kit.shared_secrets import FAST, SECRET, Secrets, replicate, shake_hands, to_der
+from tests.kit.shared_secrets import SECRET, Secrets, replicate, shake_hands, to_der
 from tests.kit.waiting import eventually
 from tests.kit.webhook_servers import post, save, trust
 from webop.errors import APIConnectionError, APIForbiddenError, APINotFoundError, ConfigurationError
@@ -104,41 +103,29 @@ async def test_the_secret_has_all_that_is_needed_and_no_key_of_an_authority(
         assert dt.timedelta(days=89) < left <= dt.timedelta(days=90)
 
 
-async def test_further_authorities_are_advertised_and_all_are_dumped(
+async def test_further_authorities_are_advertised_and_dumped_also_when_their_file_changes(
     cluster: Secrets, tmp_path: Path
 ) -> None:
-    extra, dump = build_ca("extra").cert, tmp_path / "dump.pem"
-    async with replicate(cluster, cadata=extra, cadump=dump) as replica:
-        expected = (*split_certificates(cluster.get_data("ca.crt")), extra)
-        assert split_certificates(replica.get_bundle()) == expected
-        assert split_certificates(dump.read_bytes()) == expected
-
-
-async def test_a_changed_file_of_further_authorities_is_advertised(
-    cluster: Secrets, tmp_path: Path
-) -> None:
-    cafile = tmp_path / "ca.pem"
-    cafile.write_bytes(build_ca("extra").cert)
-    async with replicate(cluster, cafile=cafile) as replica:
-        own, changed = cluster.get_data("ca.crt"), build_ca("changed").cert
+    cafile, dump = tmp_path / "ca.pem", tmp_path / "dump.pem"
+    extra, changed = build_ca("extra").cert, build_ca("changed").cert
+    cafile.write_bytes(extra)
+    async with replicate(cluster, cafile=cafile, cadump=dump) as replica:
+        own = split_certificates(cluster.get_data("ca.crt"))
+        assert split_certificates(replica.get_bundle()) == (*own, extra)
+        assert split_certificates(dump.read_bytes()) == (*own, extra)
         cafile.write_bytes(changed)
-        expected = (*split_certificates(own), changed)
+        expected = (*own, changed)
         await eventually(lambda: split_certificates(replica.get_bundle()) == expected)
         assert cluster.count_writes() == 1
 
 
-async def test_with_files_there_is_no_secret(cluster: Secrets, tmp_path: Path) -> None:
+async def test_with_files_there_is_no_secret_nor_a_cluster(tmp_path: Path) -> None:
     ca = build_ca("ca")
     certfile, pkeyfile = save(sign(ca), tmp_path)
-    async with replicate(cluster, certfile=certfile, pkeyfile=pkeyfile, cadata=ca.cert) as replica:
+    options: Any = {"certfile": certfile, "pkeyfile": pkeyfile, "cadata": ca.cert}
+    async with replicate(None, namespace="n", **options) as replica:
         await shake_hands(replica.port, ca.cert)
         assert replica.get_bundle() == ca.cert
-    assert not cluster.requests
-
-
-async def test_files_need_no_cluster(tmp_path: Path) -> None:
-    certfile, pkeyfile = save(sign(build_ca("ca")), tmp_path)
-    async with replicate(None, namespace="n", certfile=certfile, pkeyfile=pkeyfile) as replica:
         service = replica.configs[0]["service"]
         assert service == {"namespace": "n", "name": "svc", "port": 443}
 
@@ -159,22 +146,12 @@ async def test_mistakes_are_named_with_their_remedies(cluster: Secrets) -> None:
     assert "namespace=" in await fail(cluster)
 
 
-@pytest.mark.parametrize("method", ["GET", "POST"])
-async def test_missing_permissions_are_named(cluster: Secrets, method: str) -> None:
+async def test_missing_permissions_and_namespaces_are_named(cluster: Secrets) -> None:
+    method = "POST"
     cluster.failures[method] = APIForbiddenError("no way", status=403)
     message = await fail(cluster)
     assert "Secret ns/svc-webhook-certs" in message
     assert "verbs get and update" in message
     assert "no way" in message
-
-
-async def test_a_namespace_that_is_not_there_is_named(cluster: Secrets) -> None:
-    cluster.failures["POST"] = APINotFoundError("no namespace ns", status=404)
+    cluster.failures[method] = APINotFoundError("no namespace ns", status=404)
     assert "no namespace ns" in await fail(cluster)
-
-
-def test_it_is_a_webhook_server_with_defaults_for_pods() -> None:
-    server = webop.WebhookServiceServer(service="svc")
-    assert isinstance(server, webop.WebhookServer)
-    assert (server.DEFAULT_ADDR, server.DEFAULT_PORT, server.service_port) == ("", 9443, 443)
-    assert FAST["settle_time"] < server.settle_time < server.overlap

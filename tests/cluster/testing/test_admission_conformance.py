@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import pytest
 
 import webop
 from tests.kit.managed_webhooks import Site, open_site
-from tests.kit.operators import Kind
+from tests.kit.operators import Json, Kind
 from webop.client.api import Client
-from webop.testing import AdmissionClient, AdmissionResult
-
-if TYPE_CHECKING:
-    from webop.controlplane.cluster import LocalCluster
-
-Json = dict[str, Any]
+from webop.testing import AdmissionClient, AdmissionResult, LocalCluster
 
 _KIND = Kind("conformance.webop.dev", "packets", "Packet", has_status=True)
 # What differs from run to run, and what only a server that stores objects knows.

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import pydantic
 import pytest
 from hypothesis import strategies as st
 
 import webop
-from webop.testing import ClusterError, check_agreement
-
-if TYPE_CHECKING:
-    from webop.controlplane.cluster import LocalCluster
+from webop.testing import ClusterError, LocalCluster, check_agreement
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -96,20 +93,6 @@ def test_of_an_update_both_objects_are_shown(webop_cluster: LocalCluster) -> Non
     text = fail(keep_engine, rule, webop_cluster, examples=200, seed=1)
     assert "disagree on this UPDATE:\n  the handler allows it\n  the rule denies it: denied" in text
     assert 'The old object: {"apiVersion": "agreements.webop.dev/v1"' in text
-
-
-async def test_it_works_in_async_tests_and_leaves_nothing_in_the_cluster(
-    webop_cluster: LocalCluster,
-) -> None:
-    rule = declare("object.spec.size < 1000")
-    check_agreement(check_size, rule=rule, cluster=webop_cluster, examples=20, seed=1)
-    body = {
-        "apiVersion": "agreements.webop.dev/v1",
-        "kind": "Barrel",
-        "metadata": {"name": "large"},
-        "spec": {"size": 5000},
-    }
-    webop_cluster.apply(body, dry_run=True)
 
 
 def test_objects_can_be_those_of_the_test(

@@ -5,16 +5,13 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import pydantic
 import pytest
 
 import webop
-from webop.testing import FakeClient
-
-if TYPE_CHECKING:
-    from webop.controlplane.cluster import LocalCluster
+from webop.testing import FakeClient, LocalCluster
 
 Json = dict[str, Any]
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import webop
+from tests.kit.rows import rows
 from tests.kit.waiting import eventually
 from webop.testing import FakeClient, LocalCluster
 
@@ -76,8 +77,16 @@ async def look(client: webop.AsyncClient, place: str) -> Json:
     }
 
 
-@pytest.mark.parametrize("policy", [None, "Background", "Foreground", "Orphan"])
-@pytest.mark.parametrize("blocks", [True, False])
+@pytest.mark.parametrize(
+    ("policy", "blocks"),
+    [
+        (None, True),
+        ("Background", False),
+        ("Foreground", True),
+        ("Foreground", False),
+        ("Orphan", True),
+    ],
+)
 async def test_dependents_of_deleted_owners_go_or_stay_as_on_a_cluster(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, policy: str | None, blocks: bool
 ) -> None:
@@ -99,12 +108,7 @@ async def test_dependents_of_deleted_owners_go_or_stay_as_on_a_cluster(
         assert await look(real, place) == wanted
 
 
-async def test_without_the_option_dependents_stay() -> None:
-    client = FakeClient()
-    await play(client, "default", "Background", blocks=True)
-    assert "child" in await look(client, "default")
-
-
+@pytest.mark.usefixtures("webop_kubeconfig")
 @pytest.mark.parametrize(
     ("kind", "body"),
     [
@@ -116,21 +120,20 @@ async def test_without_the_option_dependents_stay() -> None:
         ("jobs.batch", build("Job", "batch/v1", **JOB, completions=2)),
     ],
 )
-@pytest.mark.parametrize("succeeded", [True, False])
+@rows("succeeded", [True, False])
 async def test_an_api_server_accepts_the_statuses_that_tests_write(
-    webop_cluster: LocalCluster, webop_namespace: str, kind: str, body: Json, succeeded: bool
+    webop_cluster: LocalCluster, kind: str, body: Json, succeeded: bool
 ) -> None:
+    place = webop_cluster.create_namespace()
     fake = FakeClient({**body, "metadata": {"name": "one"}}, now=NOW)
     if kind == "jobs.batch" or (kind == "pods" and not succeeded):
         played = await fake.finish(kind, "one", namespace="default", succeeded=succeeded)
     else:
         played = await fake.make_ready(kind, "one", namespace="default")
     async with webop.client.connect() as real:
-        await real.create(body, namespace=webop_namespace)
+        await real.create(body, namespace=place)
         status = {"status": played["status"]}
-        stored = await real.patch(
-            kind, "one", status, namespace=webop_namespace, subresource="status"
-        )
+        stored = await real.patch(kind, "one", status, namespace=place, subresource="status")
     for condition in stored["status"].get("conditions", ()):
         if condition.get("lastProbeTime", "") is None:
             del condition["lastProbeTime"]

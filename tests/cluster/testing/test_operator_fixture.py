@@ -15,7 +15,7 @@ from tests.kit.suites import run_suite
 
 if TYPE_CHECKING:
     from tests.kit.operators import Kind
-    from webop.controlplane.cluster import LocalCluster
+    from webop.testing import LocalCluster
 
 MAIN = """
 import webop

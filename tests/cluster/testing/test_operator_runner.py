@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-import inspect
 import logging
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import pytest
@@ -20,10 +19,7 @@ from tests.kit.operators import Calls, Objects, build_settings
 from tests.kit.processes import HANDLERS, Workshop
 from webop.cli import CLIControls
 from webop.cli.commands.run import run
-from webop.testing import KopfRunner, OperatorRunner, eventually
-
-if TYPE_CHECKING:
-    from webop.controlplane.cluster import LocalCluster
+from webop.testing import KopfRunner, LocalCluster, OperatorRunner, eventually
 
 PRINTING = """
 import webop
@@ -51,11 +47,12 @@ def login(webop_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECONFIG", str(webop_cluster.kubeconfig))
 
 
-@pytest.mark.feature("TST-01", "TST-04", "TST-08", "D-50")
+@pytest.mark.feature("TST-01", "TST-04", "TST-08", "D-50", "REF-79")
 async def test_an_operator_serves_the_current_cluster_until_the_block_ends(
     workshop: Workshop, objects: Objects
 ) -> None:
     path = workshop.write(HANDLERS)
+    assert KopfRunner is OperatorRunner
     with OperatorRunner(["run", "-n", objects.namespace, str(path)]) as runner:
         assert not runner.future.done()
         await objects.make("one")
@@ -180,20 +177,10 @@ def test_a_runner_that_has_run_is_refused_and_changes_nothing(
     assert webop.get_default_registry() is before
 
 
-def test_a_runner_within_another_one_warns_of_mixed_handlers_and_output() -> None:
-    outer, inner = (OperatorRunner(["run", "--help"]) for _ in range(2))
-    with outer, pytest.warns(RuntimeWarning, match="one at a time"), inner:
-        pass
-
-
-@pytest.mark.feature("TST-05")
+@pytest.mark.feature("TST-02", "TST-03", "TST-05")
 def test_a_wrong_command_line_is_told_as_such() -> None:
     with pytest.raises(click.UsageError, match="--nonsense"), OperatorRunner(["run", "--nonsense"]):
         pass
-
-
-@pytest.mark.feature("TST-02", "TST-03")
-def test_what_keeps_click_from_running_the_command_is_raised_in_any_case() -> None:
     runner = OperatorRunner(["run"], reraise=False, catch_exceptions=False, nonsense=1)
     with pytest.raises(TypeError, match="nonsense"), runner:
         pass
@@ -273,13 +260,3 @@ def test_modules_of_an_operator_are_imported_anew_by_the_next_one_and_no_others(
         assert not [name for name in sys.modules if name.startswith("parcels")]
     del sys.modules["bystander_of_parcels"]  # it is of somebody else
     assert sys.path == before
-
-
-@pytest.mark.feature("TST-01", "REF-79")
-def test_the_runner_has_the_documented_parameters_and_the_name_of_before() -> None:
-    assert KopfRunner is OperatorRunner
-    assert str(inspect.signature(KopfRunner)).replace("'", "") == (
-        "(*args: Any, reraise: bool = True, timeout: float | None = None, "
-        "registry: OperatorRegistry | None = None, settings: OperatorSettings | None = None, "
-        "**kwargs: Any) -> None"
-    )

@@ -70,7 +70,6 @@ def test_the_help_of_run_has_its_options_under_headings() -> None:
     ("name", "expected"),
     [
         ("rum", "Did you mean 'run'?"),
-        ("handler", "Did you mean 'handlers'?"),
         ("handlers.py", "Did you mean 'webop run handlers.py'?"),
         ("whatever", "The commands are: "),
     ],
@@ -134,7 +133,6 @@ def test_completion_prints_the_script_of_a_shell(shell: str) -> None:
         ("webop ha", "plain,handlers"),
         ("webop run --lea", "plain,--lease"),
         ("webop run han", "file,han"),
-        ("webop handlers --output j", "plain,json"),
     ],
 )
 def test_commands_options_and_files_are_completed(words: str, expected: str) -> None:

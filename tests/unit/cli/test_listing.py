@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from tests.kit.cli_runner import invoke
-from webop.cli.commands.handlers import shorten_paths
 from webop.cli.tables import build_table
 
 CODE = """
@@ -21,19 +20,8 @@ print('imported')
 
 def is_big(**_): ...
 
-def is_mine(resource): ...
-
 @webop.on.startup()
 def configure(**_): ...
-
-@webop.on.cleanup()
-def clean(**_): ...
-
-@webop.on.login(errors=webop.ErrorsMode.PERMANENT)
-def log_in(**_): ...
-
-@webop.on.probe(id='now')
-def probe(**_): ...
 
 @webop.on.create('crontabs.v1.example.com', labels={'app': 'web', 'tier': webop.PRESENT}, retries=5)
 @webop.on.update('crontabs', field='spec.size', old=1, new=webop.ABSENT, when=is_big)
@@ -50,37 +38,21 @@ async def follow(**_): ...
 @webop.on.event(group='example.com', category='all', param={'a': [1, 2]})
 def spy(**_): ...
 
-@webop.index(is_mine)
-def by_name(**_): ...
-
 @webop.timer('pods', interval=5, sharp=True, initial_delay=is_big)
 def tick(**_): ...
-
-@webop.daemon('pods', cancellation_timeout=3)
-def watch(**_): ...
 
 @webop.on.validate('pods', operations=['UPDATE', 'CREATE'], persistent=True, subresource='*')
 def check(**_): ...
 
-@webop.on.mutate('pods', match_conditions=[{'name': 'mine', 'expression': 'true'}])
-def fill(**_): ...
-
-@webop.reconcile('crontabs', owns=['configmaps', 'deployments.apps'], backoff=[1, 5])
+@webop.reconcile('crontabs', owns=['configmaps'], backoff=[1, 5])
 def keep(**_): ...
-
-@webop.reconcile('nodes')
-def follow_nodes(**_): ...
 
 webop.rule('crontabs.example.com', id='small', cel='object.spec.size < 9', message='Too large.')
 """
 # kind, resource, id, filters and options
 LISTED = [
     ("startup", "-", "configure", ""),
-    ("cleanup", "-", "clean", ""),
-    ("login", "-", "log_in", "errors=PERMANENT"),
-    ("probe", "-", "now", ""),
     ("validate", "pods", "check", "operations=CREATE|UPDATE, subresource=*, persistent=True"),
-    ("mutate", "pods", "fill", "match_conditions={'name': 'mine', 'expression': 'true'}"),
     (
         *("update", "crontabs", "change/spec.size"),
         "field=spec.size, old=1, new=ABSENT, when=is_big()",
@@ -96,16 +68,9 @@ LISTED = [
         "annotations[a/b]=is_big(), field=metadata.labels, value='x y'",
     ),
     ("event", "group=example.com category=all", "spy", "param={'a': [1, 2]}"),
-    ("index", "function=is_mine()", "by_name", ""),
     ("timer", "pods", "tick", "initial_delay=is_big(), interval=5, sharp=True"),
-    ("daemon", "pods", "watch", "cancellation_timeout=3"),
-    ("reconcile", "crontabs", "keep", "backoff=1|5, owns=configmaps|deployments.apps"),
+    ("reconcile", "crontabs", "keep", "backoff=1|5, owns=configmaps"),
     (*("reconcile, owns", "configmaps", "keep/configmaps"), "metadata_only=True, parent=keep"),
-    (
-        *("reconcile, owns", "deployments.apps", "keep/deployments.apps"),
-        "metadata_only=True, parent=keep",
-    ),
-    ("reconcile", "nodes", "follow_nodes", ""),
     (
         *("webop.rule", "crontabs.example.com", "small"),
         "cel='object.spec.size < 9', message='Too large.', operations=CREATE|UPDATE",
@@ -192,18 +157,3 @@ def test_a_table_for_a_terminal_is_as_wide_as_that() -> None:
         "something",
         "b",
     ]
-
-
-def test_files_are_named_by_what_tells_them_apart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    here = str(tmp_path / "package" / "one.py")
-    files = ["/a/b/one.py", "/a/c/two.py", "/a/d/two.py", "/e/three.py", here]
-    assert shorten_paths(files) == {
-        "/a/b/one.py": "b/one.py",
-        "/a/c/two.py": "c/two.py",
-        "/a/d/two.py": "d/two.py",
-        "/e/three.py": "three.py",
-        here: "package/one.py",
-    }

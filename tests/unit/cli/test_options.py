@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 import click
@@ -22,24 +21,17 @@ from webop.settings.base import list_fields
     [
         (["-A"], {}, "peering.clusterwide", True),
         (["-n", "a", "-n", "b-*"], {}, "peering.clusterwide", False),
-        (["-A"], {}, "peering.priority", 0),
         (["-A", "-p", "7"], {}, "peering.priority", 7),
-        (["-A", "--priority=-7"], {}, "peering.priority", -7),
         (["-A", "--dev"], {}, "peering.priority", 666),
         (["-A", "--dev", "-p", "7"], {}, "peering.priority", 666),
         (["-A", "--standalone"], {}, "peering.standalone", True),
-        (["-A"], {}, "peering.standalone", False),
         (["-A", "--peering=mine"], {}, "peering.mandatory", True),
-        (["-A"], {}, "peering.mandatory", False),
         (["-A", "--lease", "mine"], {}, "leadership.lease_name", "mine"),
         # Variables of options
         ([], {"RUN_CLUSTERWIDE": "true"}, "peering.clusterwide", True),
         ([], {"RUN_NAMESPACES": "a b-*,!b-c"}, "peering.clusterwide", False),
         (["-A"], {"RUN_PRIORITY": "7"}, "peering.priority", 7),
-        (["-A"], {"RUN_DEV": "yes"}, "peering.priority", 666),
-        (["-A"], {"RUN_STANDALONE": "1"}, "peering.standalone", True),
         (["-A"], {"RUN_PEERING": "mine"}, "peering.name", "mine"),
-        (["-A"], {"RUN_LEASE": "mine"}, "leadership.lease_name", "mine"),
         # The command line is stronger, also than the variables of settings.
         (["-A"], {"RUN_NAMESPACES": "a"}, "peering.clusterwide", True),
         (["-n", "a"], {"RUN_CLUSTERWIDE": "1"}, "peering.clusterwide", False),
@@ -55,22 +47,6 @@ def test_options_and_their_variables_set_what_they_are_about(
     group, name = path.split(".")
     assert getattr(getattr(run.settings, group), name) == value
     assert "unknown environment variable" not in run.result.output
-
-
-@pytest.mark.feature("CLI-13")
-@pytest.mark.parametrize(
-    ("args", "priority"),
-    [(["--dev"], 666), (["-p", "7"], 7), (["--dev", "-p", "7"], 666), ([], None)],
-)
-def test_handlers_find_the_priority_in_the_context_of_the_command(
-    tmp_path: Path, args: list[str], priority: int | None
-) -> None:
-    path = tmp_path / "asks_for_the_priority.py"
-    path.write_text(
-        "import click\nraise ValueError(f'{click.get_current_context().params[\"priority\"]=}')"
-    )
-    result = invoke("run", "-A", *args, str(path))
-    assert f"={priority}" in f"{result.output}{result.exception}"
 
 
 @pytest.mark.feature("CLI-19", "CFG-50")
@@ -96,9 +72,7 @@ def test_settings_that_are_handed_in_stay_as_they_are_but_for_what_options_say()
         (["-A", "-n", "a"], {}, "exclude each other"),
         ([], {"WEBOP_RUN_NAMESPACES": "a", "WEBOP_RUN_CLUSTERWIDE": "1"}, "exclude each other"),
         (["-A", "--peerign=x"], {}, "Did you mean"),
-        (["-A", "--priority=high"], {}, "'high' is not a valid integer"),
         (["-A"], {"WEBOP_RUN_PRIORITY": "high"}, "'high' is not a valid integer"),
-        (["-A", "--lease"], {}, "--lease"),
         (["-n", ""], {}, "-n/--namespace is empty"),
     ],
 )

@@ -72,6 +72,8 @@ async def test_a_list_that_is_not_used_is_warned_of_and_one_that_is_read_is_not(
     client = Library(1).connect()
     with pytest.warns(RuntimeWarning, match="never awaited"):
         client.list(RESOURCE)
+    with pytest.raises(TypeError, match="Use 'await' before the call, or 'async for'"):
+        list(client.list(RESOURCE))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         async for _ in client.list(RESOURCE):

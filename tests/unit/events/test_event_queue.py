@@ -116,16 +116,3 @@ def test_a_full_queue_keeps_half_of_its_places_for_what_is_not_normal() -> None:
     assert machine.lost.startswith(
         "4 Kubernetes Events were not posted: 4 because too many were waiting"
     )
-
-
-@pytest.mark.feature("D-60")
-def test_an_object_that_fails_without_a_pause_does_not_starve_the_others() -> None:
-    machine = Machine(rate=10, burst=1)
-    sent = []
-    for tick in range(100):
-        machine.now = tick / 10
-        machine.tell(*["boo"] * 50, uid="loud", type="Error")
-        if tick % 10 == 0:
-            machine.tell(str(tick), uid="quiet")
-        sent += [text for text, *_ in machine.send()]
-    assert [text for text in sent if text != "boo"] == [str(tick) for tick in range(0, 100, 10)]

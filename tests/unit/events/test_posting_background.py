@@ -45,7 +45,6 @@ TERMINATING: dict[str, object] = {
 }
 FAILURES: list[tuple[Exception, str]] = [
     (APIForbiddenError("boo", status=403), "1 failed. The last failure: boo"),
-    (TypeError("boo"), "1 failed. The last failure: TypeError('boo')"),
     (APIForbiddenError("x", status=403, details=TERMINATING), "1 in namespaces that are deleted"),
     (APINotFoundError("x", status=404, details={"kind": "namespaces"}), "1 in namespaces that"),
 ]

@@ -64,13 +64,9 @@ OBJECTS: dict[str, Any] = {
     "model of kubernetes": build_pod(),
     "dict of a model": build_pod().to_dict(),
     "dynamic object of kubernetes": DYNAMIC.ResourceInstance(None, BODY),
-    "item of a dynamic list": DYNAMIC.ResourceField(BODY),
     "object of pykube": pykube.Pod(None, BODY),
     "item of a list of pykube": pykube.Pod(None, without("apiVersion", "kind")),
     "attributes as in Kubernetes": SimpleNamespace(**BODY),
-    "attributes with a dict": SimpleNamespace(
-        apiVersion="v1", kind="Pod", metadata=BODY["metadata"]
-    ),
 }
 
 

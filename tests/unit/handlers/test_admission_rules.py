@@ -76,18 +76,6 @@ def test_a_rule_is_in_the_registry_and_is_no_handler(
         assert registry.rules == [rule]
 
 
-@rows(
-    ("kind", "names"),
-    [
-        ((Crate,), ("rules.webop.dev", "v1", "crates")),
-        (("rules.webop.dev", "v1", "crates"), ("rules.webop.dev", "v1", "crates")),
-        (("rules.webop.dev/v1", "crates"), ("rules.webop.dev", "v1", "crates")),
-    ],
-)
-def test_kinds_are_named_as_in_decorators(kind: Any, names: tuple[str, str, str]) -> None:
-    assert declare(*kind, **GOOD).selector.check(webop.Resource(*names))
-
-
 def test_options_take_the_forms_of_webhooks() -> None:
     rule = declare(
         labels={"app": "web", "old": webop.ABSENT},
@@ -117,11 +105,7 @@ def test_options_take_the_forms_of_webhooks() -> None:
         ("object.spec.size < 9", {"CREATE", "UPDATE"}),
         ("object.spec.engine == oldObject.spec.engine", {"UPDATE"}),
         ("oldObject == null || object.spec == oldObject.spec", {"CREATE", "UPDATE"}),
-        ("oldObject.spec.a == object.spec.a || object.spec.b == null", {"UPDATE"}),
         ("object.spec.text != 'oldObject'", {"CREATE", "UPDATE"}),
-        ("object.spec.text != r'\\' // oldObject", {"CREATE", "UPDATE"}),
-        ('object.spec.text != """a "b" oldObject"""', {"CREATE", "UPDATE"}),
-        ("object.spec.oldObject > 1", {"CREATE", "UPDATE"}),
     ],
 )
 def test_rules_that_need_an_old_object_are_for_updates(cel: str, operations: set[str]) -> None:
@@ -131,33 +115,15 @@ def test_rules_that_need_an_old_object_are_for_updates(cel: str, operations: set
 @rows(
     ("options", "error", "message"),
     [
-        ({"id": "a"}, TypeError, "requires cel=, an expression that must be true"),
         ({"cel": "true", "message": "no"}, TypeError, "requires id="),
         ({**GOOD, "message": None}, TypeError, "with cel= requires message="),
-        ({**GOOD, "message": "two\nlines"}, ValueError, "message= must be one line"),
-        ({**GOOD, "cel": "  "}, TypeError, "cel= must be a CEL expression that is not empty"),
         ({**GOOD, "id": "Size_Is"}, TypeError, "id= must be a DNS name"),
-        ({**GOOD, "id": "a" * 129}, TypeError, "128 characters at most"),
-        ({**GOOD, "operations": ["DELET"]}, ValueError, "must be 'CREATE', 'UPDATE', 'DELETE'"),
-        ({**GOOD, "operations": []}, ValueError, "operations= must not be empty"),
         ({**GOOD, "operations": ["DELETE"]}, ValueError, "object, which is null in each DELETE"),
-        (
-            {**GOOD, "operations": ["UPDATE", "DELETE"]},
-            ValueError,
-            "begin with 'object == null || '",
-        ),
-        (
-            {**SAME, "operations": ["CREATE"]},
-            ValueError,
-            "which is null in each CREATE: ",
-        ),
         ({**SAME, "operations": ["CREATE", "UPDATE"]}, ValueError, "with 'oldObject == null || '"),
         ({**GOOD, "cel": "self.a == oldSelf.a"}, ValueError, "oldObject in place of oldSelf and"),
         ({**GOOD, "cell": "true"}, TypeError, "no option 'cell' of webop.rule(): did you mean"),
         ({**GOOD, "labels": {"a": lambda **_: True}}, TypeError, "cannot call functions"),
         ({**GOOD, **CHANGE}, TypeError, "cel= and apply= exclude each other"),
-        ({**CHANGE, "json_patch": "[]"}, TypeError, "apply= and json_patch= exclude each other"),
-        ({**CHANGE, "message": "no"}, TypeError, "message= and apply= exclude each other"),
         ({**CHANGE, "operations": ["DELETE"]}, ValueError, "must be CREATE and UPDATE, got DELETE"),
     ],
 )
@@ -182,16 +148,9 @@ def test_a_rule_needs_one_kind(kind: Any) -> None:
             "object.spec.engin == 'a'",
             "'a' reads object.spec.engin, but Cart has no such field",
         ),
-        ("object.spec.max_load > 1", "did you mean object.spec.maxLoad?"),
-        ("!has(object.spec.fron) || true", "did you mean object.spec.front?"),
-        ("object.spec.front.inches > 1", "did you mean object.spec.front.inch?"),
-        ("object.sepc.engine == 'a'", "did you mean object.spec?"),
         ("object\n  .spec\n  .engin.startsWith('a')", "did you mean object.spec.engine?"),
-        ("object.?spec.?engin.orValue('') == ''", "did you mean object.spec.engine?"),
         ("object.spec.wheel.all(x, x.inch > 1)", "did you mean object.spec.wheels?"),
-        ("object.status.readyWheel > 0", "did you mean object.status.readyWheels?"),
         ("object.spec.engine.name == 'a'", "object.spec.engine is of the type string."),
-        ("object.spec.wheels.inch > 1", "object.spec.wheels is of the type array."),
         ("object.spec.x > 0", "use engine, maxLoad, namespace, front, wheels and 3 more."),
     ],
 )
@@ -203,21 +162,11 @@ def test_a_misspelt_field_of_a_model_is_refused_before_it_denies_every_update(
     assert hint in str(caught.value)
 
 
-def test_a_misspelt_field_of_a_condition_or_a_change_is_refused() -> None:
-    condition = {"match_conditions": {"b": "object.spec.engin == 'a'"}}
-    change = {"apply": "Object{spec: Object.spec{engine: object.spec.engin}}"}
-    for options in ({"cel": "true", "message": "no", **condition}, change):
-        with pytest.raises(ValueError, match=r"did you mean object\.spec\.engine"):
-            declare(Cart, id="a", **options)
-
-
 @rows(
     "cel",
     [
         "!has(object.spec.a__dash__b) || object.spec.a__dash__b < 3",
-        "!has(object.spec.__namespace__)",
         "object.spec.?a__dot__b.orValue('') == ''",
-        "object.spec.wheels.all(one, !has(one.__in__))",
     ],
 )
 @rows("kind", [Cart, "carts"])
@@ -248,7 +197,6 @@ class Shelf(webop.Model):
     ("options", "is_warned"),
     [
         ({"cel": "object.spec.size < 9"}, True),
-        ({"cel": "object.spec == oldObject.spec"}, True),
         ({"cel": "object.metadata.name != 'object.spec.size'"}, False),
     ],
 )
@@ -271,12 +219,8 @@ def test_a_rule_on_a_field_that_can_be_scaled_is_warned_of(
         "object.spec.engine.size() < 9 && object.spec.wheels.exists(x, x.inch > 1)",
         "object.spec.wheels[0].inch > 1 && object.spec.colours.red.inch > 1",
         "object.spec.anything.at.all == 1 && object.spec.what.ever == 1",
-        "object.spec.namespace == 'a' && object.spec['a__dash__b'] == oldObject.spec['a-b']",
         "object.metadata.labels.app == 'a' && object.metadata.annotations.b == 'object.spec.x'",
         "object.metadata.namespace == namespaceObject.metadata.name  // object.spec.x",
-        "object.kind == 'Cart' && object.apiVersion != ''",
-        "object.spec.front.?inch.hasValue() || oldObject.spec['other'].thing",
-        "request.object.spec.x == 1",
     ],
 )
 def test_fields_that_a_model_has_or_cannot_know_are_accepted(cel: str) -> None:

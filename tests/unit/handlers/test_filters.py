@@ -58,22 +58,15 @@ def is_called(decorator: Decorator, options: Json, new: Json, old: Json | None =
     [
         ({"k": "v"}, {"k": "v", "other": "x"}, True),
         ({"k": "v"}, {"k": "w"}, False),
-        ({"k": "v"}, {}, False),
         ({"k": "v"}, None, False),
-        ({"k": PRESENT}, {"k": "v"}, True),
         ({"k": PRESENT}, {"k": ""}, True),
-        ({"k": PRESENT}, {"other": "v"}, False),
-        ({"k": PRESENT}, None, False),
-        ({"k": ABSENT}, {"other": "v"}, True),
         ({"k": ABSENT}, None, True),
         ({"k": ABSENT}, {"k": ""}, False),
         ({"k": is_v}, {"k": "v"}, True),
         ({"k": is_v}, {"k": "w"}, False),
         ({"k": is_none}, {}, True),
-        ({"k": is_none}, None, True),
         ({"k": "v", "l": PRESENT}, {"k": "v", "l": "x"}, True),
         ({"k": "v", "l": PRESENT}, {"k": "v"}, False),
-        ({}, None, True),
     ],
 )
 @rows("decorator", [webop.on.create, webop.on.event])
@@ -91,7 +84,6 @@ def test_labels_and_annotations_are_matched(
         ({"value": "v"}, "v", True),
         ({"value": "v"}, "w", False),
         ({"value": "v"}, ABSENTEE, False),
-        ({"value": PRESENT}, "", True),
         ({"value": PRESENT}, 0, True),
         ({"value": PRESENT}, ABSENTEE, False),
         ({"value": ABSENT}, ABSENTEE, True),
@@ -99,13 +91,9 @@ def test_labels_and_annotations_are_matched(
         ({"value": ABSENT}, "", False),
         ({}, "anything", True),
         ({}, ABSENTEE, False),
-        ({"value": None}, "anything", True),
-        ({"value": None}, ABSENTEE, False),
         ({"value": is_v}, "v", True),
-        ({"value": is_v}, "w", False),
         ({"value": is_none}, ABSENTEE, True),
         ({"value": [1, 2]}, [1, 2], True),
-        ({"value": {"a": 1}}, {"a": 1}, True),
     ],
 )
 @rows("decorator", [webop.on.create, webop.on.resume, webop.on.event])
@@ -137,16 +125,11 @@ def test_a_path_through_something_that_is_not_a_mapping_is_absent(spec: Any) -> 
         # Others are compared with Kopf: tests/kopf/test_filters_beside_kopf.py
         ({}, "a", "b", True),
         ({}, "a", "a", False),
-        ({}, ABSENTEE, ABSENTEE, False),
         ({"value": "v"}, "v", "v", False),
         ({"value": is_v}, "w", "v", True),
         ({"value": is_none}, ABSENTEE, "b", True),
         ({"old": "a"}, "x", "a", False),
-        ({"old": "a", "new": None}, "a", "z", True),
-        ({"old": None, "new": "b"}, "z", "b", True),
-        ({"old": PRESENT, "new": PRESENT}, "a", "b", True),
         ({"old": is_none}, ABSENTEE, "b", True),
-        ({"new": is_none}, "a", ABSENTEE, True),
         ({"new": is_v}, "a", "w", False),
     ],
 )
@@ -179,7 +162,6 @@ def test_a_change_within_a_field_or_around_it_is_a_change_of_it(field: Any) -> N
         ({"value": "v"}, "w", False),
         ({"old": ABSENT, "new": "v"}, "v", True),
         ({"old": PRESENT}, "v", False),
-        ({"new": "w"}, "v", False),
     ],
 )
 def test_a_field_handler_is_called_at_creation_if_the_field_appears_and_not_for_a_deletion(
@@ -203,16 +185,11 @@ LABELLED = {**FIELD, "labels": {"k": "v"}}
         # What has been, and what it becomes, does not decide.
         (webop.on.update, {**FIELD, "old": "a", "new": "b"}, None, "a", True),
         (webop.on.field, {**FIELD, "old": "a", "new": "b"}, None, "a", True),
-        (webop.on.field, {**FIELD, "new": "b"}, None, "a", True),
-        (webop.on.field, {**FIELD, "old": ABSENT}, None, "a", True),
         (webop.on.field, {**FIELD, "new": is_v}, "a", ABSENTEE, True),
         (webop.on.field, {**FIELD, "old": "a", "new": "b"}, None, ABSENTEE, False),
-        (webop.on.update, {**FIELD, "old": ABSENT, "new": PRESENT}, None, ABSENTEE, False),
         # The value does, and for changes also that of before.
-        (webop.on.update, {**FIELD, "value": "a"}, "a", "b", True),
         (webop.on.update, {**FIELD, "value": "a"}, "b", "c", False),
         (webop.on.update, FIELD, "a", ABSENTEE, True),
-        (webop.on.update, FIELD, None, ABSENTEE, False),
         (webop.on.create, FIELD, "a", ABSENTEE, False),
         (webop.on.resume, {**FIELD, "value": "a"}, "a", "b", False),
         (webop.on.delete, {**FIELD, "value": ABSENT}, None, "a", False),
@@ -220,7 +197,6 @@ LABELLED = {**FIELD, "labels": {"k": "v"}}
         (webop.on.field, FIELD, None, ABSENTEE, True),
         (webop.on.field, LABELLED, None, "a", True),
         (webop.on.field, LABELLED, None, ABSENTEE, False),
-        (webop.on.field, LABELLED, "a", ABSENTEE, True),
         (webop.on.field, {**FIELD, "when": lambda **_: True}, None, ABSENTEE, False),
     ],
 )
@@ -280,12 +256,9 @@ def no(*_: Any, **__: Any) -> bool:
         (webop.not_(yes), False),
         (webop.any_([no, yes]), True),
         (webop.any_([no, no]), False),
-        (webop.any_([]), False),
         (webop.all_([yes, yes]), True),
         (webop.all_([yes, no]), False),
-        (webop.all_([]), True),
         (webop.none_([no, no]), True),
-        (webop.none_([no, yes]), False),
         (webop.all_([webop.not_(no), webop.any_([yes])]), True),
     ],
 )

@@ -77,12 +77,9 @@ def test_two_functions_with_one_id_are_both_called(registry: webop.OperatorRegis
     [
         (webop.on.delete, {}, True),
         (webop.on.delete, {"optional": True}, False),
-        (webop.on.delete, {"optional": False}, True),
         (webop.on.delete, {"labels": {"no": "match"}}, False),
         (webop.on.create, {}, False),
-        (webop.on.update, {}, False),
         (webop.on.resume, {"deleted": True}, False),
-        (webop.on.event, {}, False),
     ],
 )
 def test_only_deletion_handlers_need_the_finalizer(

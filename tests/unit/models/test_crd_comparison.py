@@ -104,3 +104,16 @@ def test_values_stay_valid_and_whole_after_a_change_that_is_called_compatible() 
                 assert not [*find_faults(stored, after)], (old, new)
                 assert fit(stored, after) == stored, (old, new)
     assert count > COUNT / 2
+
+
+def test_a_rule_about_changes_breaks_no_stored_object() -> None:
+    def build(*rules: str) -> Json:
+        spec = {"type": "integer", "x-kubernetes-validations": [{"rule": one} for one in rules]}
+        schema = {"openAPIV3Schema": {"type": "object", "properties": {"spec": spec}}}
+        version = {"name": "v1", "served": True, "storage": True, "schema": schema}
+        names = {"kind": "A", "plural": "as"}
+        return {"spec": {"group": "b.c", "scope": "", "names": names, "versions": [version]}}
+
+    assert compare(build(), build("self >= oldSelf")) == []
+    for rule in ("self > 3", "self > 3 || self > oldSelf"):
+        assert compare(build(), build(rule)) == [f"v1: spec: a new rule, {rule!r}"]

@@ -67,8 +67,6 @@ def test_sets_are_written_in_one_order() -> None:
 class Sized(pydantic.BaseModel):
     size: int
     db_password: str = ""
-    authorization: str = ""
-    url: pydantic.HttpUrl | None = None
     pin: pydantic.SecretStr = pydantic.Field(default="", min_length=5)  # type: ignore[assignment]
     color: Literal["red", "blue"] = "red"
 
@@ -77,15 +75,10 @@ class Sized(pydantic.BaseModel):
     ("content", "end"),
     [
         ({"size": "9"}, "valid integer, got '9'"),
-        ({"size": None}, "valid integer, got None"),
         ({"size": "x" * 9_000_000}, f"valid integer, got '{'x' * 48}…"),
-        ({"size": [1]}, "valid integer"),
         ({"size": 1, "db_password": 5}, "valid string"),
-        ({"size": 1, "authorization": 5}, "valid string"),
-        ({"size": 1, "url": "ftp://me"}, "scheme should be 'http' or 'https'"),
         ({"size": 1, "pin": "4711"}, "after validation, not 4"),
         ({"size": 1, "color": "rot"}, "'red' or 'blue', got 'rot'"),
-        ({"size": "amqp://me:hunter2@queue"}, "valid integer"),
         ({}, "Field required"),
     ],
 )
@@ -177,14 +170,6 @@ def test_a_rule_of_one_class_of_a_union_is_not_for_the_others() -> None:
         '!(self.kind in ["disk"]) || (self.size > 1)',
         '!(self.kind in ["disk"]) || (has(self.size))',
     ]
-
-
-def test_a_pattern_of_keys_does_not_hide_the_type_of_the_values() -> None:
-    class Keyed(pydantic.BaseModel):
-        sizes: dict[Annotated[str, Field(pattern="^[a-z]+$")], int]
-
-    found = build_schema(Keyed)["properties"]["sizes"]
-    assert found["additionalProperties"] == {"type": "integer"}
 
 
 def test_what_clients_lose_is_named_beside_the_schema() -> None:

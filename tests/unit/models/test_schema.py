@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import enum
-import pathlib
 import re
 import uuid
 from collections.abc import Hashable
@@ -20,7 +19,7 @@ import webop
 from tests.kit.rows import rows
 from webop.models.schema import Schema, build_schema, shorten_descriptions
 
-STRING, INTEGER, NUMBER = {"type": "string"}, {"type": "integer"}, {"type": "number"}
+STRING, INTEGER = {"type": "string"}, {"type": "integer"}
 INT_OR_STRING = {"x-kubernetes-int-or-string": True, "anyOf": [INTEGER, STRING]}
 FORMATTED = {**STRING, "pattern": ANY, "minItems": 1, "maxItems": 0}
 PRESERVE = "x-kubernetes-preserve-unknown-fields"
@@ -74,11 +73,6 @@ class Whole(pydantic.BaseModel):
     f: int
 
 
-class Pod(pydantic.BaseModel):
-    namespace: Literal["pod"]
-    package: str
-
-
 PART = {
     "type": "object",
     "description": "A part.",
@@ -103,11 +97,6 @@ ONE_PLACE = rule(
     "[has(self.__namespace__), has(self.__in__), has(self.any__dash__of)].exists_one(x, x)",
     "exactly one must be set of namespace, in, any-of",
 )
-POD = build_object(("namespace",), namespace={**STRING, "enum": ["pod"]}, package=STRING)
-POD_RULE = rule(
-    '!(self.__namespace__ in ["pod"]) || (has(self.__package__))',
-    "with namespace pod, package must be set",
-)
 ATOMIC = {"x-kubernetes-map-type": "atomic"}
 KEYS = {"x-kubernetes-list-map-keys": ["partName"]}
 
@@ -123,13 +112,10 @@ KEYS = {"x-kubernetes-list-map-keys": ["partName"]}
         (Any, {PRESERVE: True, "nullable": True}),
         (dict[str, Any], {"type": "object", PRESERVE: True}),
         (dict[str, int], {"type": "object", "additionalProperties": INTEGER}),
-        (dict[Color, int], build_object(red=INTEGER, blue=INTEGER)),
-        (tuple[int, ...], array(INTEGER)),
         (set[str], array(STRING, "set")),
         (Literal["a", "b"], {**STRING, "enum": ["a", "b"]}),
         (Literal["a"] | None, {**STRING, "allOf": [{"enum": ["a"]}], "nullable": True}),
         (dt.datetime, {**FORMATTED, "format": "date-time"}),
-        (pathlib.Path, STRING),
         (Part, PART),
         (
             Annotated[int, Field(gt=1, le=5)],
@@ -138,14 +124,6 @@ KEYS = {"x-kubernetes-list-map-keys": ["partName"]}
         (
             Annotated[str, Field(pattern="^a", max_length=3)],
             {**STRING, "pattern": "^a", "maxLength": 3},
-        ),
-        (
-            Annotated[dict[str, str], pydantic.AfterValidator(dict), Field(max_length=3)],
-            {"type": "object", "additionalProperties": STRING, "maxProperties": 3},
-        ),
-        (
-            Annotated[set[str], pydantic.AfterValidator(set), Field(max_length=3)],
-            array(STRING, "set", maxItems=3),
         ),
         (Annotated[list[Part], webop.ListKeys("partName")], array(PART, "map", **KEYS)),
         (
@@ -156,16 +134,7 @@ KEYS = {"x-kubernetes-list-map-keys": ["partName"]}
             Annotated[webop.Int32, Field(ge=1, lt=5)],
             {**INTEGER, "format": "int32", "minimum": 1, "maximum": 5, "exclusiveMaximum": True},
         ),
-        (webop.Int64 | None, {**INTEGER, "format": "int64", "nullable": True}),
-        (
-            Annotated[int, Field(json_schema_extra={"format": "int32"})],
-            {**INTEGER, "format": "int32"},
-        ),
         (webop.Quantity, {**INT_OR_STRING, "pattern": ANY}),
-        (
-            Annotated[int, Field(ge=1)] | Annotated[str, Field(max_length=5)],
-            {**INT_OR_STRING, "minimum": 1, "maxLength": 5},
-        ),
         (Whole, {**build_object(("f",), f=INTEGER), **ATOMIC}),
         (Annotated[list[str], webop.Atomic()], array(STRING, "atomic")),
         (
@@ -175,7 +144,6 @@ KEYS = {"x-kubernetes-list-map-keys": ["partName"]}
         (Place, {**PLACE, **ONE_PLACE}),
         # The cost of the rule has no limit here.
         (list[Place], array({**PLACE, "minProperties": 1, "maxProperties": 1})),
-        (Annotated[Pod, Field(discriminator="namespace")], {**POD, **POD_RULE}),
     ],
 )
 def test_each_type_has_its_schema(annotation: Any, schema: Schema) -> None:
@@ -189,17 +157,10 @@ def test_each_type_has_its_schema(annotation: Any, schema: Schema) -> None:
         (int | None, None, INTEGER),
         (int | None, 5, {**INTEGER, "default": 5, "nullable": True}),
         (Annotated[int | None, webop.Nullable()], None, {**INTEGER, "nullable": True}),
-        (Annotated[list[int] | None, webop.Atomic()], None, array(INTEGER, "atomic")),
         (Color, Color.RED, {**STRING, "enum": ["red", "blue"], "default": "red"}),
         (list[int], Field(default_factory=list), array(INTEGER, default=[])),
         (str, Field(default_factory=lambda: str(uuid.uuid4())), STRING),  # no default in the schema
         (Part, Part(part_name="x"), {**PART, "default": {"partName": "x", "count": 1}}),
-        (Part, Field(default_factory=Part), PART),  # type: ignore[arg-type]
-        (Place | None, None, {**PLACE, **ONE_PLACE}),
-        (
-            Annotated[str, Field(pattern=r"^[[:alpha:]]\pL$")],
-            *("xé", {**STRING, "pattern": r"^[[:alpha:]]\pL$", "default": "xé"}),
-        ),
     ],
 )
 def test_defaults_are_those_of_the_class(annotation: Any, default: Any, schema: Schema) -> None:
@@ -213,22 +174,14 @@ def test_defaults_are_those_of_the_class(annotation: Any, default: Any, schema: 
         (decimal.Decimal, "M.f: a Decimal can be a number or a string"),
         (bytes, "M.f: bytes have no form in JSON"),
         (dt.timedelta, "M.f: a timedelta is an ISO 8601 duration"),
-        (dt.time, "M.f: Kubernetes has no format of times"),
         (pydantic.SecretStr, "M.f: a secret is written as asterisks"),
-        (list[int] | str, "M.f: Kubernetes knows no union"),
         (Part | S3, "M.f: Kubernetes knows no union"),
-        (list[dict[str, tuple[int, str]]], "M.f[][key]: a tuple"),
-        (Literal[1, "a"], "M.f: an enum must have values of one type"),
         (Tree, "M.f.children[]: the class contains itself"),
         (pydantic.IPvAnyAddress, "M.f: Kubernetes does not check the format 'ipvanyaddress'"),
-        (pydantic.Json[int], "M.f: a JSON text"),
         (Annotated[S3 | Other, Field(discriminator="kind")], "M.f.bucket: the classes of the"),
         (Annotated[list[Part], webop.ListKeys("nope")], "M.f: ListKeys('nope') must name a field"),
         (Annotated[dict[str, int], webop.Unique()], "M.f: Unique() and ListKeys() are"),
-        (Annotated[str, webop.Embedded()], "M.f: Unique() and ListKeys() are"),
-        (Annotated[list[Any], webop.Unique()], "M.f: items of Unique()"),
         (dict[float, int], "M.f: API servers cannot check keys"),
-        (dict[Literal[1, 2], int], "M.f: API servers cannot check keys"),
         *(
             (annotation, "M.f: API servers check keys and rules only of values with a type")
             for annotation in (
@@ -238,13 +191,11 @@ def test_defaults_are_those_of_the_class(annotation: Any, default: Any, schema: 
             )
         ),
         (Annotated[float, Field(multiple_of=0.1)], "M.f: API servers cannot check a multiple_of="),
-        (Annotated[int | float, Field(multiple_of=2)], "M.f: API servers cannot check a multiple_"),
         *(
             (kind, "M.f: API servers cannot check this type of Python")
             for kind in (Hashable, complex, pydantic.NewPath, pydantic.ImportString[int])
         ),
         (pydantic.NaiveDatetime, "M.f: Kubernetes has no times without a time zone"),
-        (pydantic.PastDate, "M.f: Kubernetes cannot compare times"),
         (Annotated[str, StringConstraints(strip_whitespace=True)], "M.f: API servers check"),
     ],
 )
@@ -257,13 +208,9 @@ def test_what_kubernetes_cannot_say_is_named_with_the_field(annotation: Any, mes
 @rows(
     ("annotation", "default"),
     [
-        (float, float("inf")),
         (Any, float("nan")),
         (list[float], [float("inf")]),
         (dt.datetime, dt.datetime(2026, 1, 1)),  # noqa: DTZ001 - without a time zone
-        (list[dt.datetime], [dt.datetime(2026, 1, 1)]),  # noqa: DTZ001
-        (Literal["a"], "b"),
-        (Annotated[int, Field(le=5)], 6),
         (Annotated[str, Field(pattern="^a")], "b"),
     ],
 )
@@ -278,23 +225,12 @@ def test_a_default_that_api_servers_refuse_is_an_error_at_import(
     "pattern",
     [
         *("(?x)a b", r"\u{61}", "^.{1,1500}$", "[a-z&&[^aeiou]]", "[a--b]", r"\ba", r"\W", r"\D"),
-        *(r"[^\d]", r"[^\w]", r"[\S]", r"[^\p{L}]", r"\P{L}", r"\<", r"\b{start}"),
-        r"\p{Alphabetic}",
-        *("(?u)a", "a**", "a{2}{3}", "(?R)a", r"(?-u:a)"),
+        *(r"[^\d]", r"[\S]", r"[^\p{L}]", r"\<", r"\p{Alphabetic}", "a**", r"(?-u:a)"),
     ],
 )
 def test_a_pattern_that_means_something_else_to_api_servers_is_refused(pattern: str) -> None:
     with pytest.raises(webop.ConfigurationError, match=r"M.f: the pattern .* API servers"):
         convert(Annotated[str, Field(pattern=pattern)])
-
-
-def test_a_pattern_beyond_re2_is_refused() -> None:
-    class Lookahead(pydantic.BaseModel):
-        model_config = pydantic.ConfigDict(regex_engine="python-re")
-        f: Annotated[str, Field(pattern=r"^(?!x)")]
-
-    with pytest.raises(webop.ConfigurationError, match="lookarounds"):
-        build_schema(Lookahead)
 
 
 @rows(

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import copy
-from typing import Annotated, Any
+from typing import Any
 
-import pydantic
 import pytest
-from pydantic import Field
 
 import webop
 from tests.kit.rows import rows
@@ -117,12 +115,9 @@ def test_mistakes_in_the_decorator_are_errors_at_import(
 
 def no_argument() -> None: ...
 def two_arguments(old: Any, other: Any) -> None: ...
-def keyword(*, old: Any) -> None: ...
-def generator(old: Any) -> Any:
-    yield old
 
 
-@rows("fn", [no_argument, two_arguments, keyword, generator])
+@rows("fn", [no_argument, two_arguments])
 def test_a_function_must_take_one_argument(fn: Any) -> None:
     with pytest.raises(TypeError, match=f"The converter {fn.__name__}"):
         webop.on.convert(BoxV1, to=BoxV2)(fn)
@@ -162,12 +157,9 @@ def test_metadata_stays_as_it_is() -> None:
 @rows(
     ("metadata", "labels", "annotations"),
     [
-        (webop.Metadata(), {"a": "b"}, None),
         (webop.Metadata(labels={}), {}, None),
         (webop.Metadata(labels={"c": "d"}), {"c": "d"}, None),
         (webop.Metadata(annotations={"c": "d"}), {"a": "b"}, {"c": "d"}),
-        (webop.Metadata(name="one", finalizers=[]), {"a": "b"}, None),
-        (webop.Metadata(managedFields=[]), {"a": "b"}, None),  # type: ignore[call-arg]
     ],
 )
 def test_labels_and_annotations_can_be_changed(
@@ -194,7 +186,6 @@ def test_labels_can_be_changed_in_place() -> None:
     [
         ({"name": "two"}, "metadata.name"),
         ({"uid": "2", "namespace": "other"}, "metadata.namespace and metadata.uid"),
-        ({"finalizers": ["x"]}, "metadata.finalizers"),
     ],
 )
 def test_other_changes_of_metadata_are_errors(metadata: Any, fields: str) -> None:
@@ -206,7 +197,6 @@ def test_other_changes_of_metadata_are_errors(metadata: Any, fields: str) -> Non
     ("result", "text"),
     [
         (None, "must return a BoxV2, but returned nothing"),
-        ({"spec": {}}, "must return a BoxV2, but returned a dict"),
         (Plain(), "must return a BoxV2, but returned a Plain"),
     ],
 )
@@ -219,46 +209,16 @@ TEXT, OBJECT = {"type": "string"}, {"type": "object"}
 INT_OR_STRING, BOTH = {"x-kubernetes-int-or-string": True}, {"a": 1, "b": "1"}
 
 
-class Null(webop.Struct):
-    optional: int | None = None
-    nullable: int | None = 5
-    items: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list)
-    free: dict[str, Any] = Field(default_factory=dict)
-
-
-@webop.resource(GROUP, "v1", kind="Hole")
-class Hole(webop.Model):
-    spec: Null
-    status: Null | None = None
-
-
-def test_null_is_kept_only_where_it_differs_from_no_value() -> None:
-    spec = {"optional": None, "nullable": None, "free": {"x": None}}
-    body = {"apiVersion": f"{GROUP}/v1", "kind": "Hole", "metadata": {"name": "a"}, "spec": spec}
-    call = FunctionCall.begin(Hole, body)
-    converted = call.end(Hole, call.model)
-    assert converted["spec"] == {"nullable": None, "items": [], "free": {"x": None}}
-    assert "status" not in converted
-
-
 @rows(
     ("value", "schema", "expected"),
     [
-        (5, {}, 5),
-        (None, {}, None),
-        ({"a": None}, {}, {"a": None}),
         ({"a": None}, {**OBJECT, "properties": {"a": TEXT}}, {}),
         ({"a": None}, {**OBJECT, "properties": {"a": {**TEXT, "nullable": True}}}, {"a": None}),
-        ({"a": None}, {**OBJECT, "additionalProperties": TEXT}, {}),
         ({"a": None, "b": 5}, {**OBJECT, PRESERVE: True}, {"a": None, "b": 5}),
-        ([{"a": None}], {"type": "array", "items": {**OBJECT, "properties": {"a": TEXT}}}, [{}]),
         ({"a": 5, "b": "x"}, {**OBJECT, "additionalProperties": TEXT}, {"b": "x"}),
         ({"a": 5, "b": "x"}, {**OBJECT, "properties": {"a": TEXT}}, {}),
         ({"a": 5}, {**OBJECT, "properties": {"a": {**TEXT, "default": "y"}}}, {"a": "y"}),
         (["x", 5, None], {"type": "array", "items": TEXT}, ["x"]),
-        ({"a": True}, {**OBJECT, "additionalProperties": {"type": "integer"}}, {}),
-        ({"a": 1.5}, {**OBJECT, "additionalProperties": {"type": "integer"}}, {}),
-        ({"a": 1}, {**OBJECT, "additionalProperties": {"type": "number"}}, {"a": 1}),
         ({"a": 1, "b": "1", "c": 1.5}, {**OBJECT, "additionalProperties": INT_OR_STRING}, BOTH),
     ],
 )
@@ -266,22 +226,3 @@ def test_of_a_value_there_is_what_the_schema_can_have(
     value: Any, schema: Any, expected: Any
 ) -> None:
     assert fit(value, schema, drops_misfits=True) == expected
-
-
-class Typed(pydantic.BaseModel):
-    """A class that is not of webop."""
-
-    apiVersion: str = f"{GROUP}/v2"  # noqa: N815
-    kind: str = "Box"
-    metadata: dict[str, Any]
-    spec: Plain
-
-
-def test_metadata_can_be_a_dict() -> None:
-    webop.resource("typed.webop.dev", "v2", kind="Box")(Typed)
-    call = FunctionCall.begin(Typed, BODY)
-    model: Any = call.model
-    model.metadata["labels"] = {"c": "d"}
-    converted = call.end(Typed, model)
-    assert converted["metadata"]["labels"] == {"c": "d"}
-    assert converted["metadata"]["managedFields"] == BODY["metadata"]["managedFields"]

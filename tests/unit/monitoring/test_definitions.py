@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 from tests.kit.rows import rows
 from webop.monitoring.metrics import DEFINITIONS, Definition
@@ -13,30 +12,25 @@ _OTHER_UNITS = {"milliseconds", "ms", "minutes", "hours", "sec", "s", "kb", "mb"
 _RESERVED = {"le", "quantile", "job", "instance", "namespace", "pod", "container"}
 
 
-def find_flaws(definition: Definition) -> Iterator[str]:
-    """Yield what Prometheus' own check, or a user, would complain of."""
+def find_flaws(definition: Definition) -> list[str]:
+    """Return what Prometheus' own check, or a user, would complain of."""
     name, kind, labels, text, _ = definition
     words = name.split("_")
-    if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name):
-        yield "not in snake case"
-    if (words[-1] == "total") != (kind == "counter"):
-        yield "_total is for counters, and only for them"
-    if words[-1] in {"bucket", "count", "sum", "created"}:
-        yield "the suffix belongs to histograms"
-    if kind == "histogram" and words[-1] != "seconds":
-        yield "no unit"
-    if _TYPE_WORDS & {*words}:
-        yield "its type is in its name"
-    if _OTHER_UNITS & {*words}:
-        yield "not a base unit"
-    if not text.endswith(".") or "\n" in text:
-        yield "the text is not a sentence in one line"
-    if _RESERVED & {*labels} or any(not re.fullmatch(r"[a-z][a-z_]*", label) for label in labels):
-        yield "a label that Prometheus or the scrape sets"
-    if not name.startswith(("webop_", "rest_client_", "leader_election_")):
-        yield "a foreign prefix"
+    has_odd_label = any(not re.fullmatch(r"[a-z][a-z_]*", label) for label in labels)
+    flaws = {
+        "not in snake case": not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name),
+        "_total is for counters only": (words[-1] == "total") != (kind == "counter"),
+        "the suffix belongs to histograms": words[-1] in {"bucket", "count", "sum", "created"},
+        "no unit": kind == "histogram" and words[-1] != "seconds",
+        "its type is in its name": _TYPE_WORDS & {*words},
+        "not a base unit": _OTHER_UNITS & {*words},
+        "the text is not a sentence in one line": not text.endswith(".") or "\n" in text,
+        "a label that Prometheus or the scrape sets": _RESERVED & {*labels} or has_odd_label,
+        "a foreign prefix": not name.startswith(("webop_", "rest_client_", "leader_election_")),
+    }
+    return [flaw for flaw, is_found in flaws.items() if is_found]
 
 
 @rows("definition", DEFINITIONS)
 def test_a_metric_is_named_as_prometheus_wants_it(definition: Definition) -> None:
-    assert list(find_flaws(definition)) == []
+    assert find_flaws(definition) == []

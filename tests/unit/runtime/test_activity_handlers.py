@@ -75,10 +75,6 @@ async def test_a_final_failure_is_told_with_the_id_after_all_were_called(
             r"enabled = 'soon' is invalid: it must be True or False\.",
         ),
         (
-            lambda settings: setattr(settings.execution, "max_worker", "soon"),
-            r"no setting settings\..*\.max_worker, did you mean 'max_workers'\?",
-        ),
-        (
             lambda _: webop.WebhookServer(prot=1),  # type: ignore[call-arg]
             r"webop\.WebhookServer\(\) has no argument 'prot', did you mean 'port'\? \(.*line \d+",
         ),

@@ -39,13 +39,10 @@ def registry(
     [
         (["My_Tenants.v2.py"], "my-tenants-v2"),
         (["handlers.py"], "shop"),
-        (["lib/main.py"], "lib"),
         (["one.py", "two.py"], "one"),  # a second file does not rename the operator
         (["/app/handlers.py"], "webop"),  # all images can have it
         (["/srv/shop/src/app/main.py"], "shop"),
-        (["handlers"], "shop"),
         (["stock.handlers", "stock/webhooks.py"], "stock"),
-        (["x" * 80 + ".py"], "x" * 63),
         ([], "webop"),
     ],
 )
@@ -97,6 +94,8 @@ def test_a_missing_file_is_told_by_its_name(tmp_path: Path) -> None:
     (tmp_path / "handlers.py").touch()
     with pytest.raises(ConfigurationError, match=r"Did you mean '.*handlers\.py'\?"):
         load_file(tmp_path / "handlers")
+    with pytest.raises(ConfigurationError, match=r"Did you mean '.*handlers\.py'\?$"):
+        load_file(tmp_path / "handlers.pyy")  # it is no module
     with pytest.raises(ConfigurationError, match=r"For a module: -m webop\.handlers"):
         load_file(Path("webop.handlers"))
     with pytest.raises(ConfigurationError, match=r"is a folder\. Name the files in it"):
@@ -105,28 +104,14 @@ def test_a_missing_file_is_told_by_its_name(tmp_path: Path) -> None:
         load_module("handlers.py")
 
 
-@rows("name", ["handlers.pyy", "handler.py", "handlers.p", "Handlers.py"])
-def test_a_misspelt_file_is_told_with_the_file_and_not_as_a_module(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("handlers.py").touch()
-    with pytest.raises(ConfigurationError) as caught:
-        load_file(Path(name))
-    assert str(caught.value) == f"There is no file '{name}'. Did you mean 'handlers.py'?"
-
-
 @pytest.mark.feature("LOD-01")
 @rows(
     ("code", "expected"),
     [
         ("if True:\nx = 1", ["IndentationError", "line 2"]),
         ("x = 1\n1/0", ["ZeroDivisionError", "line 2", "1/0"]),
-        ("import sys\nsys.exit('bye')", ["SystemExit", "bye", "line 2"]),
         ("import webop\n@webop.on.field('x')\ndef fn(**_): ...", ["TypeError", "field=", "line 2"]),
-        ("import webop\nwebop.nonexistent", ["AttributeError", "nonexistent", "line 2"]),
         ("import webop\nwebop.on.created", ["AttributeError", "mean 'create", "line 2"]),
-        ("import webop\n@webop.on.create()\ndef fn(**_): ...", ["must name a", "py, line 2: @"]),
         ("from . import others", ["relative import", "-m package.module"]),
     ],
 )
@@ -153,7 +138,6 @@ def test_a_missing_module_is_told_by_its_name(name: str) -> None:
     ("first", "second"),
     [
         ("handlers", "handlers.py"),
-        ("link.py", "handlers.py"),
         ("package/within.py", "package.within"),
     ],
 )
@@ -165,7 +149,6 @@ def test_a_file_that_is_named_in_two_ways_registers_its_handlers_once(
     second: str,
 ) -> None:
     (tmp_path / "handlers.py").write_text(HANDLER)
-    (tmp_path / "link.py").symlink_to("handlers.py")
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__init__.py").touch()
     (tmp_path / "package" / "within.py").write_text(HANDLER)
@@ -194,28 +177,11 @@ if __name__ == "__main__":
     assert done.stdout.count("id='check'") == 1
 
 
-def test_a_file_that_failed_and_is_imported_again_registers_all_handlers(
-    registry: webop.OperatorRegistry, tmp_path: Path
-) -> None:
-    path = tmp_path / "handlers.py"
-    other = HANDLER.replace("def fn", "def other").replace("import webop", "")
-    path.write_text(f"{HANDLER}raise RuntimeError('not yet')\n{other}")
-    with pytest.raises(ConfigurationError, match="not yet"):
-        load_file(path)
-    assert len(registry) == 0
-    path.write_text(HANDLER + other)
-    load_file(path)
-    assert len(registry) == 2
-
-
 PACKAGE = {
     "pkg/__init__.py": HANDLER.replace("fn", "of_package"),
     "pkg/handlers.py": HANDLER.replace("fn", "of_handlers"),
     "pkg/other.py": "import pkg.handlers\npkg.handlers.of_handlers\n"
     "from . import handlers as again\nassert again is pkg.handlers\n",
-    "pkg/sub/__init__.py": HANDLER.replace("fn", "of_sub"),
-    "pkg/fourth.py": "import pkg.sub\npkg.sub.of_sub\n",
-    "pkg/third.py": "import handlers\nhandlers.of_handlers\n",
 }
 
 
@@ -224,9 +190,7 @@ PACKAGE = {
     ("sources", "expected"),
     [
         ("pkg/handlers.py pkg/other.py", ["of_package", "of_handlers"]),
-        ("pkg/sub/__init__.py pkg/fourth.py", ["of_package", "of_sub"]),
         ("pkg/__init__.py pkg/handlers.py -m pkg.other", ["of_package", "of_handlers"]),
-        ("pkg/handlers.py pkg/third.py", ["of_package", "of_handlers"]),
     ],
 )
 def test_files_of_a_package_are_its_modules_and_register_their_handlers_once(
@@ -244,17 +208,3 @@ def test_files_of_a_package_are_its_modules_and_register_their_handlers_once(
     )
     lines = done.stdout.splitlines()[1:]
     assert [line.split()[2] for line in lines] == expected, done.stderr
-
-
-@pytest.mark.feature("LOD-01", "LOD-04")
-@pytest.mark.parametrize("package", [["__init__.py"], []])
-def test_files_that_import_each_other_without_their_package_register_their_handlers_once(
-    registry: webop.OperatorRegistry, tmp_path: Path, package: list[str]
-) -> None:
-    (tmp_path / "mutual").mkdir()
-    for name in package:
-        (tmp_path / "mutual" / name).touch()
-    (tmp_path / "mutual" / "mutual_helpers.py").write_text("import mutual_handlers")
-    (tmp_path / "mutual" / "mutual_handlers.py").write_text("import mutual_helpers" + HANDLER)
-    load_file(tmp_path / "mutual" / "mutual_handlers.py")
-    assert len(registry) == 1

@@ -40,32 +40,17 @@ def test_a_prefix_sets_the_finalizer_and_both_storages(variables: dict[str, str]
     assert persistence.prefix == progress.prefix == diffbase.prefix == "shop.example.com"
 
 
-@rows(
-    ("name", "value"),
-    [
-        ("progress_storage", webop.StatusProgressStorage()),
-        ("diffbase_storage", webop.StatusDiffBaseStorage()),
-    ],
-)
-def test_a_prefix_and_what_it_sets_exclude_each_other(name: str, value: Any) -> None:
-    persistence = OperatorSettings().persistence
-    setattr(persistence, name, value)
-    with pytest.raises(SettingError, match=rf"{name} is set already") as caught:
+def test_a_prefix_and_what_it_sets_exclude_each_other() -> None:
+    persistence, storage = OperatorSettings().persistence, webop.StatusDiffBaseStorage()
+    persistence.diffbase_storage = storage
+    with pytest.raises(SettingError, match="diffbase_storage is set already") as caught:
         persistence.prefix = "shop.example.com"
     assert "test_settings.py, line" in str(find_setting_problem(caught.value))
-    assert getattr(persistence, name) is value
+    assert persistence.diffbase_storage is storage
     persistence = OperatorSettings().persistence
     persistence.prefix = "shop.example.com"
     with pytest.raises(SettingError, match=r"persistence\.prefix is set already"):
-        setattr(persistence, name, value)
-
-
-def test_a_prefix_that_is_set_again_does_not_replace_a_chosen_finalizer() -> None:
-    persistence = OperatorSettings().persistence
-    persistence.prefix = "a.example.com"
-    persistence.finalizer = "b.example.com/hold"
-    persistence.prefix = "a.example.com"
-    assert persistence.finalizer == "b.example.com/hold"
+        persistence.diffbase_storage = storage
 
 
 @pytest.mark.feature("CFG-19", "CFG-20", "CFG-39")
@@ -114,7 +99,7 @@ def test_the_number_of_threads_can_be_changed() -> None:
 
 
 @pytest.mark.feature("CFG-22", "CFG-34", "CFG-53")
-@rows("value", [[], (), 5, [1, 2.5], iter([1, 2]), itertools.count(), {1: 2}])
+@rows("value", [[], 5, [1, 2.5], itertools.count()])
 def test_delays_are_numbers_or_anything_to_iterate_over(value: Any) -> None:
     settings = OperatorSettings()
     settings.batching.error_delays = value
@@ -128,23 +113,14 @@ def test_delays_are_numbers_or_anything_to_iterate_over(value: Any) -> None:
     ("section", "name", "value"),
     [
         ("posting", "enabled", "maybe"),
-        ("watching", "reconnect_backoff", None),
         ("batching", "worker_limit", 0),
-        ("execution", "executor", "threads"),
-        ("persistence", "progress_storage", "annotations"),
         ("watching", "reconnect_backoff", float("nan")),
         ("batching", "error_delays", "1,2"),
-        ("networking", "error_backoffs", [1, "2"]),
-        ("admission", "server", "localhost:9443"),
         ("admission", "managed", "bad name!"),
         ("networking", "rights", ["secrets"]),
-        ("networking", "rights", 5),
         # False is not "no limit", nor is infinity; there is None.
         ("networking", "connect_timeout", False),
         ("admission", "replica_lifetime", float("inf")),  # no record could hold it
-        ("admission", "server", webop.WebhookServer),
-        ("persistence", "finalizer", ""),
-        ("persistence", "prefix", None),
         ("persistence", "prefix", "Shop/x"),
         ("peering", "lifetime", 0),
     ],
@@ -161,9 +137,7 @@ def test_values_and_names_that_do_not_fit_are_refused_at_once(
     [
         ("networking", "requst_timeout", 5, "did you mean 'request_timeout'"),
         ("operator", "name", "My_Shop", "1 to 63 lowercase letters, digits"),
-        ("posting", "level", "loud", "the name of a level, such as 20 or INFO"),
         ("execution", "max_workers", "5", "number of threads .* must be an integer"),
-        ("peering", "namespaced", "dunno", "must be True or False"),
     ],
 )
 def test_what_does_not_fit_is_told_in_code_with_what_would(
@@ -178,7 +152,6 @@ def test_what_does_not_fit_is_told_in_code_with_what_would(
     [
         ("postin", r"There is no setting settings\.postin, did you mean 'posting'\?"),
         ("posting.levle", r"There is no setting settings\.posting\.levle, did you mean 'level'\?"),
-        ("operator.nam", r"There is no setting settings\.operator\.nam, did you mean 'name'\?"),
     ],
 )
 def test_a_setting_or_a_group_that_does_not_exist_is_told_when_it_is_read(
@@ -193,19 +166,14 @@ def test_a_setting_or_a_group_that_does_not_exist_is_told_when_it_is_read(
     [
         ("WEBOP_POSTING__LEVEL", "30", "posting.level", 30),
         ("WEBOP_POSTING__LEVEL", "warning", "posting.level", logging.WARNING),
-        ("WEBOP_PEERING__NAMESPACED", "false", "peering.clusterwide", True),
-        ("WEBOP_WATCHING__SERVER_TIMEOUT", "5.5", "watching.server_timeout", 5.5),
         ("WEBOP_WATCHING__INACTIVITY_TIMEOUT", "none", "watching.inactivity_timeout", None),
         ("WEBOP_BATCHING__ERROR_DELAYS", "1, 2.5", "batching.error_delays", (1, 2.5)),
-        ("WEBOP_NETWORKING__ERROR_BACKOFFS", "none", "networking.error_backoffs", ()),
-        ("WEBOP_EXECUTION__MAX_WORKERS", "3", "execution.max_workers", 3),
         (
             "WEBOP_NETWORKING__RIGHTS",
             "secrets:get,list core/pods/log:get",
             "networking.rights",
             ("secrets:get,list", "core/pods/log:get"),
         ),
-        ("WEBOP_posting__level", "30", "posting.level", 30),
         ("WEBOP_POSTING__ENABLED", " false ", "posting.enabled", False),
     ],
 )
@@ -220,8 +188,11 @@ MEANINGFUL = [
     *("WEBOP_CACHE", "WEBOP_KUBERNETES", "WEBOP_VERSION", "OTHER__NAME", "WEBOP"),
     # What Kubernetes tells of Services called "webop" and "webop-web-hook".
     *("WEBOP_SERVICE_HOST", "WEBOP_SERVICE_PORT", "WEBOP_SERVICE_PORT_HTTPS", "WEBOP_PORT"),
-    *("WEBOP_PORT_443_TCP", "WEBOP_PORT_443_TCP_PROTO", "WEBOP_PORT_443_TCP_ADDR"),
-    *("WEBOP_WEB_HOOK_SERVICE_HOST", "WEBOP_WEB_HOOK_PORT", "WEBOP_WEB_HOOK_PORT_443_TCP_PORT"),
+    *(
+        "WEBOP_PORT_443_TCP_PROTO",
+        "WEBOP_WEB_HOOK_SERVICE_HOST",
+        "WEBOP_WEB_HOOK_PORT_443_TCP_PORT",
+    ),
 ]
 
 
@@ -236,13 +207,8 @@ def test_variables_that_are_no_settings_are_left_alone(caplog: pytest.LogCapture
     [
         ("WEBOP_POSTING__LEVLE", "WEBOP_POSTING__LEVEL"),
         ("WEBOP_POSTNG__LEVEL", "WEBOP_POSTING__LEVEL"),
-        ("WEBOP_POSTING__LEVEL__X", "WEBOP_POSTING__LEVEL"),
-        ("WEBOP_LEADERSHIP__LEASE", "WEBOP_LEADERSHIP__LEASE_NAME"),
         ("WEBOP_MODULE", "WEBOP_MODULES"),
-        ("WEBOP_RUN_LOGFORMAT", "WEBOP_RUN_LOG_FORMAT"),
         ("WEBOP_STANDALONE", "WEBOP_RUN_STANDALONE"),
-        ("WEBOP_WEBHOOKS_REMOVE_IS_SURE", None),
-        ("WEBOP_MANIFESTS_NAMESPACES", "WEBOP_RUN_NAMESPACES"),
         ("WEBOP_POSTING__MODEL_CONFIG", None),
     ],
 )
@@ -282,9 +248,6 @@ def test_the_variables_of_the_options_of_run_are_known() -> None:
         ("WEBOP_BATCHING__WORKER_LIMIT", "0", "greater than or equal to 1"),
         ("WEBOP_BATCHING__ERROR_DELAYS", "1 2", "by commas, such as 1,2,5"),
         ("WEBOP_POSTING__LEVEL", "loud", "invalid: it must be a number or the name of a level"),
-        ("WEBOP_OPERATOR__NAME", "", "invalid: it must be 1 to 63 lowercase letters, digits"),
-        ("WEBOP_BATCHING__ERROR_DELAYS", "1,-2", "-2.0 is not a number of seconds"),
-        ("WEBOP_EXECUTION__MAX_WORKERS", "0", "must be at least 1"),
         ("WEBOP_EXECUTION__EXECUTOR", "threads", "in code"),
     ],
 )

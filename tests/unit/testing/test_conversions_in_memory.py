@@ -7,7 +7,6 @@ import pytest
 import webop
 from tests.kit.versioned_shops import (
     GROUP,
-    NAME,
     NewSpec,
     OldSpec,
     ShopAlpha,
@@ -16,11 +15,6 @@ from tests.kit.versioned_shops import (
     declare,
 )
 from webop.testing import FakeClient
-
-WEBHOOK = {
-    "strategy": "Webhook",
-    "webhook": {"clientConfig": {"url": "https://x"}, "conversionReviewVersions": ["v1"]},
-}
 
 
 async def test_the_fake_client_converts_by_the_functions_of_the_default_registry() -> None:
@@ -46,14 +40,3 @@ async def test_the_fake_client_keeps_what_a_function_cannot_convert(
     assert "Cannot convert Shop one from v1 to v2" in caplog.text
     shown = await client.get(f"shops.v2.{GROUP}", "one", namespace="default")
     assert "kept.webop.dev/v1" in shown["metadata"]["annotations"]
-
-
-async def test_the_fake_client_does_not_convert_without_functions() -> None:
-    client = FakeClient(ShopV1)
-    crd = await client.get("customresourcedefinitions", NAME)
-    assert crd["spec"]["conversion"] == {"strategy": "None"}
-    body = {"apiVersion": crd["apiVersion"], "kind": crd["kind"], "metadata": {"name": NAME}}
-    other = FakeClient({**body, "spec": {**crd["spec"], "conversion": WEBHOOK}})
-    metadata = webop.Metadata(name="one", namespace="default")
-    with pytest.raises(webop.APIError, match="no function converts it from v1 to v2"):
-        await other.create(ShopV1(metadata=metadata, spec=OldSpec(address="a")))

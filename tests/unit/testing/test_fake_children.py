@@ -76,18 +76,6 @@ def test_functions_that_are_not_async_get_children_without_await() -> None:
     assert client.sync.list("secrets", namespace="team") == []
 
 
-async def test_in_async_tests_sync_reconcilers_write_without_await() -> None:
-    client = FakeClient(PARENT)
-
-    @declare
-    def build(children: webop.SyncChildren, **_: Any) -> None:
-        children.apply(build_page("site", "home"))
-
-    build(children=await client.children(PARENT, build))
-    assert [one["metadata"]["name"] for one in await client.list("secrets")] == ["site-home"]
-    await client.reconcile(build, PARENT)
-
-
 async def test_what_is_no_reconciler_is_told_with_where_it_was_searched() -> None:
     webop.reconcile("v1", "configmaps", registry=webop.OperatorRegistry())(do_nothing)
     text = r"do_nothing\(\) is no .* in the default registry. Pass registry="
@@ -169,19 +157,6 @@ async def test_reconcile_raises_the_error_of_the_function_and_writes_its_patch()
     assert found["metadata"]["annotations"] == {"tried": "yes"}
 
 
-async def test_reconcile_of_an_object_that_the_function_deletes_writes_nothing() -> None:
-    client = FakeClient(PARENT)
-
-    @declare
-    async def build(
-        client: webop.AsyncClient, patch: webop.Patch, name: str, namespace: str, **_: Any
-    ) -> None:
-        patch.metadata.labels["a"] = "b"
-        await client.delete("configmaps", name, namespace=namespace)
-
-    await client.reconcile(build, PARENT)
-
-
 def test_a_kind_cannot_be_owned_and_formerly_owned() -> None:
     kinds: Json = {"owns": ["secrets"], "formerly_owns": ["secrets"]}
     with pytest.raises(TypeError, match="formerly_owns= has secrets, which is in owns="):
@@ -216,124 +191,3 @@ async def test_models_can_be_parts_of_a_child_and_what_json_lacks_is_named() -> 
     assert await client.get("secrets", "b", namespace="team")
     with pytest.raises(ValueError, match=r"stringData\.page"):
         await children.apply({**page, "stringData": {"page": {1, 2}}})
-
-
-async def test_an_apply_that_changes_nothing_is_no_write_even_if_the_same_was_not_known() -> None:
-    client = FakeClient(PARENT)
-    seen: list[bool] = []
-
-    @declare
-    async def build(children: webop.Children, **_: Any) -> None:
-        seen.append(bool(await children.apply(build_page("site", "home"))))
-
-    for _ in range(2):
-        await client.reconcile(build, PARENT)
-    assert seen == [True, False]
-
-
-# ---- odd arguments
-
-PLACE: Json = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "place"}}
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-async def test_a_value_that_json_does_not_have_is_refused_and_not_written_as_null(
-    value: float,
-) -> None:
-    client = FakeClient(PARENT)
-
-    @webop.reconcile("v1", "configmaps", owns=["deployments.apps"])
-    async def build(children: webop.Children, **_: Any) -> None:
-        template: Json = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": []}}
-        spec = {"replicas": value, "selector": {"matchLabels": {"a": "b"}}, "template": template}
-        metadata = {"name": "a"}
-        await children.apply(
-            {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec}
-        )
-
-    with pytest.raises(ValueError, match=r"JSON"):
-        await client.reconcile(build, PARENT)
-
-
-async def test_a_child_of_an_object_without_a_namespace_is_not_said_to_be_absent() -> None:
-    client = FakeClient(PLACE)
-    results: list[Any] = []
-
-    @webop.reconcile("v1", "namespaces", owns=["secrets"])
-    async def build(children: webop.Children, **_: Any) -> None:
-        child = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "a"}}
-        await children.apply(child, namespace="place")
-        names = [one["metadata"]["name"] for one in await children.list("secrets")]
-        results.extend([await children.delete("secrets", name) for name in names])
-
-    try:
-        await client.reconcile(build, PLACE)
-    except webop.ConfigurationError:
-        return
-    assert results == [True]
-
-
-def build_version(name: str, *, is_stored: bool) -> Json:
-    loose = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    schema = {"openAPIV3Schema": {"type": "object", "properties": {"spec": loose}}}
-    return {"name": name, "served": True, "storage": is_stored, "schema": schema}
-
-
-BOXES: Json = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {"name": "boxes.webop.dev"},
-    "spec": {
-        "group": "webop.dev",
-        "scope": "Namespaced",
-        "names": {"plural": "boxes", "kind": "Box"},
-        "versions": [
-            build_version("v1", is_stored=True),
-            build_version("v1beta1", is_stored=False),
-        ],
-    },
-}
-
-
-async def test_children_of_an_owned_version_are_listed_by_the_name_of_their_kind() -> None:
-    client = FakeClient(BOXES, PARENT)
-    seen: list[Any] = []
-
-    @webop.reconcile("v1", "configmaps", owns=["boxes.v1beta1.webop.dev"])
-    async def build(children: webop.Children, **_: Any) -> None:
-        child = {"apiVersion": "webop.dev/v1beta1", "kind": "Box", "metadata": {"name": "a"}}
-        await children.apply(child)
-        seen.extend(await children.list("boxes.webop.dev"))
-
-    await client.reconcile(build, PARENT)
-    assert [one["metadata"]["name"] for one in seen] == ["a"]
-
-
-class Colours(webop.Struct):
-    first: str = "red"
-    second: str = "blue"
-
-
-@webop.resource("webop.dev", "v1")
-class Box(webop.Model):
-    spec: Colours = Colours()
-
-
-@pytest.mark.parametrize("is_mapping", [False, True])
-async def test_a_model_in_a_mapping_takes_no_more_fields_than_alone(*, is_mapping: bool) -> None:
-    """A user has set a field that the model does not say: it has the default."""
-    client = FakeClient(Box, PARENT)
-    colours = iter(["green", "black"])
-
-    @webop.reconcile("v1", "configmaps", owns=[Box])
-    async def build(children: webop.Children, **_: Any) -> None:
-        spec = Colours(second=next(colours))
-        body = {"apiVersion": "webop.dev/v1", "kind": "Box", "metadata": {"name": "a"}}
-        box = Box(metadata=webop.Metadata(name="a"), spec=spec)
-        await children.apply({**body, "spec": spec} if is_mapping else box)
-
-    await client.reconcile(build, PARENT)
-    await client.patch(Box, "a", {"spec": {"first": "pink"}}, namespace="team")
-    await client.reconcile(build, PARENT)
-    found = await client.get(Box, "a", namespace="team")
-    assert (found.spec.first, found.spec.second) == ("pink", "black")

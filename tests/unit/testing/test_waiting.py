@@ -79,10 +79,6 @@ async def test_an_async_condition_that_hangs_does_not_hang_the_test() -> None:
         await eventually(asyncio.Event().wait, "An answer", timeout=0.1)
 
 
-def test_the_last_attempt_comes_after_the_deadline_and_counts() -> None:
-    assert eventually(lambda: "at once", timeout=-1) == "at once"
-
-
 @pytest.fixture
 def failing() -> Iterator[OperatorRunner]:
     """An operator whose startup fails."""

@@ -120,12 +120,13 @@ def uninstall(
 async def _uninstall(choice: Choice, *, is_sure: bool, is_dry: bool) -> None:
     async with connect_command() as client:
         found: Mapping[str, Found] = {}
-        if choice.configurations or (choice.is_list and not choice.kinds):
-            found = await _find_configurations(client, choice.configurations)
-        held: list[HeldObject] = []
         failures: list[str] = []
+        if choice.configurations or (choice.is_list and not choice.kinds):
+            found, failures = await _find_configurations(client, choice.configurations)
+        held: list[HeldObject] = []
         if choice.has_scope or choice.is_list:
-            held, failures = await _find_objects(client, choice)
+            held, unread = await _find_objects(client, choice)
+            failures += unread
         if choice.is_list:
             click.echo("To remove it: --managed NAME for webhooks, -A or -n for the finalizer.")
         elif found or held:
@@ -148,15 +149,22 @@ async def _uninstall(choice: Choice, *, is_sure: bool, is_dry: bool) -> None:
         raise click.ClickException("\n".join(failures))
 
 
-async def _find_configurations(client: Client, names: Collection[str]) -> Mapping[str, Found]:
-    """Print the webhook configurations of some names, or of all operators, and return them."""
+async def _find_configurations(
+    client: Client, names: Collection[str]
+) -> tuple[Mapping[str, Found], list[str]]:
+    """Print the webhook configurations of some names, or of all operators.
+
+    Return them, and what is wrong with the names: one that is gone keeps nothing else from removal.
+    """
     found, now = await find_managed(client), (await review_self(client)).now
-    if unknown := sorted({*names} - {*found}):
-        known = join_names(sorted(found)) or "none"
-        raise click.UsageError(
-            f"No operator keeps webhook configurations {join_names(unknown)}; known: {known}."
-        )
-    chosen = {name: found[name] for name in sorted(names or found)}
+    known = join_names(sorted(found)) or "none"
+    unknown = [
+        f"No operator keeps webhook configurations {name!r}; known: {known}."
+        for name in sorted({*names} - {*found})
+    ]
+    chosen = {name: found[name] for name in sorted({*names} & {*found} if names else found)}
+    if unknown and not chosen:
+        return {}, unknown
     rows = [("WEBHOOK CONFIGURATION", "WEBHOOKS", "LIVE REPLICAS")]
     for name, both in chosen.items():
         webhooks = (one["name"] for body in both.values() for one in body.get("webhooks") or ())
@@ -165,7 +173,7 @@ async def _find_configurations(client: Client, names: Collection[str]) -> Mappin
         rows.append((name, short or "none", describe_replicas(live, now) or "none"))
     width = shutil.get_terminal_size().columns
     click.echo(build_table(rows, width) if chosen else "No operator keeps webhook configurations.")
-    return chosen
+    return chosen, unknown
 
 
 async def _find_objects(client: Client, choice: Choice) -> tuple[list[HeldObject], list[str]]:
@@ -187,8 +195,12 @@ async def _find_objects(client: Client, choice: Choice) -> tuple[list[HeldObject
     if held:
         click.echo(build_table(rows))
     else:
-        hint = " that is being deleted; for the others, add --all" if search.held else ""
-        click.echo(f"No object has the finalizer {choice.finalizer}{hint}.")
+        hint = (
+            " that is being deleted; for the others, add --all."
+            if search.held
+            else ". If the operator has settings.persistence.prefix: --finalizer PREFIX/finalizer."
+        )
+        click.echo(f"No object has the finalizer {choice.finalizer}{hint}")
     return held, [str(exc) for _, exc in search.problems]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,9 +10,7 @@ import webop
 from tests.kit.operators import Calls
 from tests.kit.peering_objects import PeeringObject, Seen, provide_peerings
 from webop.client.api import Client
-
-if TYPE_CHECKING:
-    from webop.controlplane.cluster import LocalCluster
+from webop.testing import LocalCluster
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -16,7 +16,6 @@ from tests.kit.operators import Objects, RunOperator, build_settings
 from tests.kit.peering_objects import PeeringObject, Seen, build_record
 from tests.kit.processes import Workshop
 from tests.kit.waiting import eventually
-from webop.errors import APINotFoundError
 
 
 @pytest.mark.feature("PEE-01", "PEE-13", "PEE-15", "PEE-16", "CFG-06", "CFG-10", "CFG-11", "D-21")
@@ -238,7 +237,7 @@ async def read_holder(objects: Objects) -> str:
     path = f"/apis/coordination.k8s.io/v1/namespaces/{objects.namespace}/leases/ours"
     try:
         lease = await objects.client.request("GET", path)
-    except APINotFoundError:
+    except webop.APINotFoundError:
         lease = await objects.client.request("GET", f"{path}-shards")
         owners = json.loads(lease["metadata"]["annotations"]["webop.dev/shards"])
         (owner,) = (one["holder"] for one in owners if re.match(r"0\b", one["shards"]))

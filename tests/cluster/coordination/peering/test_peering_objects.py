@@ -4,21 +4,34 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from functools import partial
 
 import pytest
 
-from tests.kit.operators import CRDS, Objects, RunOperator, build_settings
+import webop
+from tests.kit.operators import (
+    CRDS,
+    Kind,
+    Objects,
+    RunOperator,
+    build_settings,
+    connect,
+    get_connection,
+    operate,
+)
 from tests.kit.peering_objects import (
     PEERINGS,
     PeeringObject,
     Seen,
-    build_peering_crds,
     build_record,
     define_peerings,
     undefine_peerings,
 )
 from tests.kit.waiting import eventually
 from webop.client.api import Client
+from webop.testing import LocalCluster
 
 
 @pytest.mark.feature("PEE-07", "PEE-09", "CFG-07", "D-62")
@@ -113,22 +126,38 @@ async def test_operators_of_the_whole_cluster_have_a_kind_of_their_own(
         await wide.delete()
 
 
-async def test_replicas_with_a_lease_get_no_advice_about_a_second_copy(
-    run_operator: RunOperator, shared: PeeringObject, objects: Objects, seen: Seen
-) -> None:
-    lease = {"lease_name": "team", "lease_namespace": objects.namespace, "sharded": True}
-    settings = build_settings(leadership=lease, peering={"name": shared.name})
-    async with run_operator(settings, standalone=False, identity="me"):
-        await eventually(lambda: "to the standalone mode." in seen.log.text, "the message")
-    assert "--lease NAME" not in seen.log.text
+@dataclass
+class Apart:
+    """A cluster without kinds of peering, which tests of other workers need in the usual one."""
+
+    client: Client
+    objects: Objects
+    run: RunOperator
+
+
+@pytest.fixture(scope="module")
+def own_cluster() -> Iterator[LocalCluster]:
+    with LocalCluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def apart(
+    own_cluster: LocalCluster, registry: webop.OperatorRegistry
+) -> AsyncIterator[Apart]:
+    kind = Kind("tests.webop.dev")
+    async with connect(own_cluster) as client:
+        await kind.define(client)
+        objects = Objects(client, kind, own_cluster.create_namespace())
+        info, namespaces = get_connection(own_cluster), [objects.namespace]
+        yield Apart(client, objects, partial(operate, info, registry, namespaces=namespaces))
 
 
 @pytest.mark.feature("PEE-06", "PEE-07", "PEE-11", "D-19", "D-62")
-async def test_kinds_come_and_go(
-    client: Client, run_operator: RunOperator, shared: PeeringObject, objects: Objects, seen: Seen
-) -> None:
+async def test_kinds_come_and_go(apart: Apart, seen: Seen) -> None:
+    client, objects, run_operator = apart.client, apart.objects, apart.run
+    shared = PeeringObject(client, objects.namespace)
     mandatory = PeeringObject(client, objects.namespace, "mine")
-    await undefine_peerings(client)
     async with run_operator(standalone=False, identity="free", beside=True):
         await objects.create("first", labels={"x": "y"})
         await seen.calls.wait("first")
@@ -148,24 +177,18 @@ async def test_kinds_come_and_go(
         await objects.create("second", labels={"x": "y"})
         await seen.calls.wait("second")
     await undefine_peerings(client)  # wait for the end of the deletion
-    await define_peerings(client)
 
 
 @pytest.mark.feature("PEE-06", "D-19")
 async def test_the_legacy_group_serves_as_well_and_so_does_a_status_endpoint(
-    client: Client, run_operator: RunOperator, objects: Objects, seen: Seen
+    apart: Apart, seen: Seen
 ) -> None:
-    await undefine_peerings(client)
-    legacy = PeeringObject(client, objects.namespace, group="zalando.org", has_status=True)
-    await define_peerings(client, "zalando.org", has_status=True)
-    try:
-        await legacy.create(boss=build_record(100))
-        async with run_operator(standalone=False, identity="me"):
-            await seen.stay_out(objects)
-            await legacy.write("boss", None)
-            await seen.calls.wait("ignored")
-            assert set(await legacy.read()) == {"me"}
-    finally:
-        for crd in build_peering_crds("zalando.org"):
-            await client.delete(CRDS, None, crd["metadata"]["name"])
-        await define_peerings(client)
+    place = apart.objects.namespace
+    legacy = PeeringObject(apart.client, place, group="zalando.org", has_status=True)
+    await define_peerings(apart.client, "zalando.org", has_status=True)
+    await legacy.create(boss=build_record(100))
+    async with apart.run(standalone=False, identity="me"):
+        await seen.stay_out(apart.objects)
+        await legacy.write("boss", None)
+        await seen.calls.wait("ignored")
+        assert set(await legacy.read()) == {"me"}

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import logging
-import time
-from typing import TYPE_CHECKING
 
-import httpx
 import pytest
 
 from tests.kit.forwarder import Forwarder
-from tests.kit.http_relay import Relay
 from tests.kit.operators import Objects, RunOperator, build_settings, get_connection
 from tests.kit.peering_objects import PeeringObject, Seen, build_record
 from tests.kit.rights import grant
 from tests.kit.waiting import eventually
+from webop import ConnectionInfo
 from webop.client.auth.kubeconfig import read_kubeconfig
-from webop.client.auth.vault import ConnectionInfo
-
-if TYPE_CHECKING:
-    from webop.controlplane.cluster import LocalCluster
+from webop.testing import LocalCluster
 
 LOST = {"error_backoffs": [0.05] * 20, "request_timeout": 2}
 
@@ -66,28 +60,6 @@ class TestWithoutTheServer:
             await shared.wait(lambda records: set(records) == {"me"})
         warnings = [r for r in seen.log.records if "Cannot renew the record" in r.getMessage()]
         assert [r.levelno for r in warnings].count(logging.WARNING) == 1
-
-
-@pytest.mark.feature("PEE-13")
-async def test_a_record_that_is_lost_while_it_is_renewed_is_written_again(
-    relayed: Relay, run_relayed: RunOperator, shared: PeeringObject, seen: Seen
-) -> None:
-    async def meddle(request: httpx.Request) -> httpx.Response | None:
-        is_first = len(relayed.list_requests("PATCH", "kopfpeerings")) == 1
-        if request.method != "PATCH" or "kopfpeerings" not in request.url.path or not is_first:
-            return None
-        response = await relayed.pass_on(request)
-        await shared.write("me", None)
-        await shared.write("third", "text")
-        await eventually(lambda: "'third'" in seen.log.text, "the event")
-        return response
-
-    await shared.create()
-    async with run_relayed(meddle=meddle, standalone=False, identity="me"):
-        await eventually(lambda: "'third'" in seen.log.text, "the event")
-        start = time.monotonic()
-        await shared.wait(lambda records: "me" in records)
-        assert time.monotonic() - start < 8
 
 
 READING = "get,list,watch"

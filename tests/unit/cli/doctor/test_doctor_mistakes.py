@@ -55,25 +55,6 @@ def test_the_last_error_of_a_startup_handler_that_is_tried_again_is_reported(
     )
 
 
-LOOPS = """
-import asyncio, click, webop
-
-@webop.on.startup()
-async def start(memo, **_):
-    memo.loop = asyncio.get_running_loop()
-
-@webop.on.cleanup()
-async def end(memo, **_):
-    print("one loop:", memo.loop is asyncio.get_running_loop())
-"""
-
-
-def test_cleanup_handlers_run_in_the_event_loop_of_the_startup_handlers(
-    examine: Callable[..., Result],
-) -> None:
-    assert "one loop: True" in examine(LOOPS).output
-
-
 @pytest.mark.parametrize(("variables", "has_colours"), [({}, True), ({"NO_COLOR": "1"}, False)])
 def test_no_color_turns_the_colours_of_a_terminal_off(
     examine: Callable[..., Result], variables: dict[str, str], has_colours: bool

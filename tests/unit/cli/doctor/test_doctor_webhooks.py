@@ -48,21 +48,14 @@ EVERYTHING = [build_kind("", "bindings"), PODS, NODES, DEPLOYMENTS]
     [
         ({"resources": ["pods"]}, [(PODS, None, True, True)]),
         ({"resources": ["pods/status"]}, [(PODS, "status", True, False)]),
-        ({"resources": ["pods/exec"]}, []),
         (
             {"resources": ["*/*"]},
             [(NODES, None, True, True), (PODS, None, True, True), (PODS, "status", True, False)],
         ),
-        ({"resources": ["pods/*"]}, [(PODS, "status", True, False)]),
         ({"resources": ["pods", "pods/*"], "operations": ["CREATE"]}, [(PODS, None, False, True)]),
-        ({"resources": ["nodes/status"]}, []),
-        ({"resources": ["pods"], "operations": ["DELETE"]}, []),
-        ({"resources": ["pods"], "operations": ["UPDATE", "DELETE"]}, [(PODS, None, True, False)]),
         ({"resources": ["*"]}, [(NODES, None, True, True), (PODS, None, True, True)]),
         ({"resources": ["*"], "scope": "Cluster"}, [(NODES, None, True, True)]),
-        ({"resources": ["*"], "scope": "Namespaced"}, [(PODS, None, True, True)]),
         ({"resources": ["*"], "apiGroups": ["apps"]}, [(DEPLOYMENTS, None, True, True)]),
-        ({"resources": ["pods"], "apiVersions": ["v2"]}, []),
     ],
 )
 def test_rules_are_brought_to_what_is_in_the_cluster(rule: Json, targets: list[Target]) -> None:
@@ -93,10 +86,8 @@ def express(operator: str, *values: str) -> Json:
     ("selector", "query", "labels"),
     [
         (None, "", {}),
-        ({}, "", {}),
         ({"matchLabels": {"a": "1"}}, "a in (1)", {"a": "1"}),
         ({"matchExpressions": [express("In", "1", "2")]}, "a in (1,2)", {"a": "1"}),
-        ({"matchExpressions": [express("NotIn", "1")]}, "a notin (1)", {}),
         ({"matchExpressions": [express("DoesNotExist")]}, "!a", {}),
         (
             {"matchLabels": {"b": "1"}, "matchExpressions": [express("Exists")]},
@@ -153,7 +144,6 @@ def test_an_answer_is_read(error: APIError, answer: DryRun) -> None:
         ("tls: x509: certificate signed by unknown authority", "does not trust"),
         ("x509: certificate has expired or is not yet valid: current time ...", "has expired"),
         ("x509: certificate is valid for a.ns.svc, not b.ns.svc", "for another name"),
-        ("x509: cannot validate 127.0.0.1: it doesn't contain any IP SANs", "for another name"),
         ('no endpoints available for service "hooks"', "no pod"),
         ('service "hooks" not found', "does not exist"),
         ('no service port 443 found for service "hooks"', "no such port"),
@@ -167,7 +157,6 @@ def test_an_answer_is_read(error: APIError, answer: DryRun) -> None:
         (BUSY, "too many"),
         ("http: server gave HTTP response to HTTPS client", "does not use TLS"),
         ('Post "https://h": EOF', "was closed"),
-        ("read: connection reset by peer", "was closed"),
         ("expected webhook response of admission.k8s.io/v1, got /v1", "not an"),
         ('an error on the server ("...") has prevented the request from succeeding', "an error"),
         ("Too many reviews at once.", "with an error"),
@@ -196,15 +185,12 @@ REFUSED = "dial tcp [::1]:443: connect: connection refused"
         (build_webhook(matchConditions=[EXEMPTION]), ALLOWED, "ok", "called"),
         (build_webhook(matchConditions=[NEVER]), ALLOWED, "note", "matchConditions"),
         (build_webhook(), DENIED, "ok", "denied"),
-        (build_webhook(), DryRun("a CREATE", "other"), "note", "other denied"),
         (build_webhook(), DENIED._replace(reason=REFUSED), "failure", "no server listens"),
         (build_webhook(), DryRun("a CREATE", "other", "EOF"), "warning", "at another webhook"),
         (build_webhook(), DryRun("a CREATE", "other", REFUSED), "failure", FOREIGN),
         # The schema is checked after the mutating webhooks, and before the validating ones.
         (MUTATING, DryRun("a CREATE", "", "bad", 422), "ok", "called"),
-        (build_webhook(), DryRun("a CREATE", "", "bad", 422), "warning", "bad"),
         (build_webhook(), DryRun("a CREATE", "", "no", 403), "warning", "no"),
-        (build_webhook(), DryRun("a CREATE", "", "why", 409), "warning", "why"),
         (build_webhook(), "nothing to try", "note", "not called: nothing to try"),
     ],
 )
@@ -235,12 +221,10 @@ def make_bundle(*days: int) -> str:
 @rows(
     ("days", "age", "level"),
     [
-        ((3650,), 0, "ok"),
         ((3650,), 3642, "ok"),
         ((3650,), 3644, "warning"),
         ((3650,), 3651, "failure"),
         ((1,), 0.5, "ok"),  # short lives end soon from the beginning on
-        ((1,), 0.95, "warning"),
         ((1, 90), 2, "ok"),  # old CAs beside a new one are no trouble
         ((), 0, "note"),
     ],

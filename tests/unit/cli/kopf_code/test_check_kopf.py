@@ -37,20 +37,13 @@ UNINSTALLED = "fails if Kopf is not installed. Use webop.__version__."
     ("code", "said"),
     [
         ("from kopf._x import Body", "kopf._x.Body is private to Kopf. Use webop.Body."),
-        ("import kopf.structs.patches as p", f"kopf.structs.patches {PRIVATE}"),
         ("import kopf\nx: kopf._core.intents.X", f"kopf._core.intents.X {PRIVATE}"),
         ("import kopf as k\nk.Metta", "webop has no Metta. Did you mean webop.Meta?"),
-        ("from kopf import on\nimport kopf\nkopf.on.creation", "webop has no on.creation."),
-        (
-            "import kopf, pkg_resources\npkg_resources.get_distribution('kopf').version",
-            f"get_distribution('kopf') {UNINSTALLED}",
-        ),
         (f"import kopf\n{VERSION}\nversion('kopf')", f"version('kopf') {UNINSTALLED}"),
         (
             "import kopf\nsettings.batching.delayz = 1",
             f"webop has no settings.batching.delayz; {SET}",
         ),
-        ("import kopf\nsettings.bathing.x = 1", "webop has no group of settings 'bathing'."),
     ],
 )
 def test_what_must_change_is_said_with_its_line_and_the_public_name(
@@ -104,11 +97,8 @@ def test_what_works_in_another_way_is_said_and_stands_in_nobodys_way(
     "code",
     [
         "@kopf.on.create('pods', timeout=5)\ndef fn(**_): ...",
-        "@kopf.on.update('pods', field='spec.x')\ndef fn(**_): ...",
         "from kopf.testing import KopfRunner\nkopf.cli.main",
-        "kopf.Reason.CREATE\nkopf.lifecycles.asap",
         "other.settings\nsettings.peering.name = 'x'\nsettings.execution.max_workers = 5",
-        "kopf.WebhookServer(port=9443)\n[1][0].real",
     ],
 )
 def test_nothing_is_said_of_what_is_the_same(tmp_path: Path, code: str) -> None:
@@ -147,16 +137,10 @@ def test_images_and_commands_are_read_as_well(tmp_path: Path) -> None:
     ("file", "text"),
     [
         ("Dockerfile", 'CMD ["kopf", "run", "-A", "handlers.py"]'),
-        ("Dockerfile", 'ENTRYPOINT ["kopf"]'),
         ("Dockerfile", 'ENTRYPOINT ["/usr/local/bin/kopf"]\nCMD ["run"]'),
         ("Dockerfile", 'CMD ["python", "-m", "kopf", "run"]'),
-        ("Dockerfile", "CMD kopf \\\n  run -A"),
-        ("x.yaml", 'command: ["kopf", "run"]'),
-        ("x.yaml", "command: [kopf, run]"),
         ("x.yaml", "command:\n- kopf\nargs:\n- run"),
         ("x.yaml", "command:\n  - tini\n  - kopf  # yes\n  - run"),
-        ("x.yaml", "command: [python, -m, kopf]"),
-        ("x.yaml", "- entrypoint: kopf run -A"),
         ("x.sh", "exec kopf freeze"),
     ],
 )
@@ -176,9 +160,6 @@ def test_the_command_kopf_must_be_replaced_in_a_shell_and_in_lists_of_all_forms(
         "app: kopf\nrun: web",
         "- name: kopf\n  image: example.com/kopf",
         "command: [kopf-tool, run]",
-        "# command: kopf",
-        "topics: [kopf]",
-        "- kopf-example run",
     ],
 )
 def test_other_things_named_kopf_are_not_commands(tmp_path: Path, text: str) -> None:
@@ -200,16 +181,12 @@ def test_a_folder_without_an_operator_or_with_a_syntax_error_is_not_said_to_fit(
     assert (exit_code, lines[0].startswith(said)) == (1, True)
 
 
-@pytest.mark.parametrize(
-    "code", ["print 'x'\n", "\0", "{{ cookiecutter.x }}=\n", f"x = {'1 + ' * 9999}1\n"]
-)
 def test_a_file_of_another_purpose_that_is_no_python_does_not_end_the_reading(
-    tmp_path: Path, code: str
+    tmp_path: Path,
 ) -> None:
-    exit_code, lines = check(tmp_path, PLAIN + QUIET, another_py=code)
+    exit_code, lines = check(tmp_path, PLAIN + QUIET, another_py="{{ cookiecutter.x }}=\n")
     assert lines[0].startswith("another.py:1: differs: Cannot parse this file as Python: ")
-    assert lines[-2:] == ["Nothing must change.", LAST]
-    assert exit_code == 0
+    assert (exit_code, lines[-2:]) == (0, ["Nothing must change.", LAST])
 
 
 def test_environments_and_hidden_folders_are_not_read(tmp_path: Path) -> None:

@@ -65,20 +65,6 @@ async def test_beside():
 """,
     argument=", value",
 )
-_STRICT = build_module(
-    """
-import pytest_asyncio
-
-@pytest_asyncio.fixture
-async def value():
-    return "yes"
-
-@pytest.mark.asyncio
-async def test_beside():
-    pass
-""",
-    argument=", value",
-)
 _ANYIO = build_module(
     """
 pytestmark = pytest.mark.anyio
@@ -147,14 +133,13 @@ def check(folder: Path, text: str, command: str, *, outcome: str, **variables: s
     assert "test_good" not in again
 
 
-_ASYNCIO = "-o asyncio_default_fixture_loop_scope=function -o asyncio_mode"
+_ASYNCIO = "-o asyncio_default_fixture_loop_scope=function -o asyncio_mode=auto"
 
 
 @pytest.mark.parametrize(
     ("text", "options", "passed"),
     [
-        pytest.param(_ASYNC, f"{_ASYNCIO}=auto", 2, id="asyncio-auto"),
-        pytest.param(_STRICT, f"{_ASYNCIO}=strict", 2, id="asyncio-strict"),
+        pytest.param(_ASYNC, _ASYNCIO, 2, id="asyncio"),
         pytest.param(_ANYIO, "-p no:asyncio", 2, id="anyio"),
         pytest.param(_HYPOTHESIS, "-p no:asyncio", 1, id="hypothesis"),
         pytest.param(_UNITTEST, "-p no:asyncio", 1, id="unittest"),

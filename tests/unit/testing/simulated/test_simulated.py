@@ -14,7 +14,6 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 import webop
@@ -167,12 +166,7 @@ async def call_in_the_loop(**_: Any) -> None:
     await asyncio.open_connection("db.example.com", 5432)
 
 
-async def call_by_a_library(**_: Any) -> None:
-    async with httpx.AsyncClient() as client:
-        await client.get("http://db.example.com/")
-
-
-@pytest.mark.parametrize("call", [call_in_a_thread, call_in_the_loop, call_by_a_library])
+@pytest.mark.parametrize("call", [call_in_a_thread, call_in_the_loop])
 def test_the_network_is_refused_with_host_and_line(call: Any) -> None:
     def connect() -> None:
         webop.on.create(Thing)(call)
@@ -299,31 +293,6 @@ def test_what_never_settles_is_named(cluster: SimulatedCluster) -> None:
         cluster.settle(within=100)
 
 
-def serve_a_webhook() -> None:
-    @webop.on.validate(Thing, id="check")
-    def check(**_: Any) -> None: ...
-
-
-@simulated(serve_a_webhook, given=[Thing])
-def test_a_webhook_costs_few_requests_and_no_record_of_the_dead_stays(
-    cluster: SimulatedCluster,
-) -> None:
-    def read() -> Any:
-        kind = "validatingwebhookconfigurations"
-        return cluster.get(kind, "simulated.webop.dev")["metadata"]
-
-    def list_records() -> list[str]:
-        return [name for name in read()["annotations"] if name.startswith("replica.webop.dev/")]
-
-    version = read()["resourceVersion"]
-    cluster.advance(days=8)
-    assert read()["resourceVersion"] == version
-    cluster.kill()
-    cluster.start()
-    cluster.settle()
-    assert len(list_records()) == 1
-
-
 @rows("kind", ["configmaps", "namespaces"])  # not what is in a namespace
 def test_a_failure_that_never_comes_makes_the_test_fail(kind: str) -> None:
     def order(cluster: SimulatedCluster) -> None:
@@ -332,38 +301,6 @@ def test_a_failure_that_never_comes_makes_the_test_fail(kind: str) -> None:
 
     with pytest.raises(SimulationError, match=f"the operator sent no POST of {kind}"):
         run(declare_nothing, test=order)
-
-
-@simulated(declare_nothing, given=[Thing])
-def test_failures_of_an_unknown_kind_are_refused(cluster: SimulatedCluster) -> None:
-    with pytest.raises(webop.APINotFoundError, match="There is no kind jobz"):
-        cluster.fail("POST", "jobz")
-    with pytest.raises(webop.APINotFoundError, match="There is no kind jobz"):
-        cluster.play("jobz")
-
-
-@rows(
-    ("method", "kind"),
-    [
-        *(("POST", each) for each in ("configmaps", "ConfigMap", "cm", "v1/configmaps")),
-        *(("PATCH", each) for each in (Thing, "things.simulated.webop.dev")),
-    ],
-)
-def test_a_kind_that_fails_can_have_any_of_its_names(method: str, kind: Any) -> None:
-    """If no request of it fails, this does: the operator has sent none."""
-
-    def test(cluster: SimulatedCluster) -> None:
-        cluster.fail(method, kind)
-        create_and_settle(cluster)
-
-    run(fail_sometimes, test=test)
-
-
-@simulated(declare_nothing)
-def test_nothing_settles_without_an_operator(cluster: SimulatedCluster) -> None:
-    cluster.kill()
-    with pytest.raises(SimulationError, match="No operator runs"):
-        cluster.settle()
 
 
 # The cluster.
@@ -491,17 +428,6 @@ def test_other_arguments_are_fixtures_and_parameters(
     assert value in {"one", "two"}
     assert tmp_path.is_dir()
     assert cluster.seed in {0, 1}
-
-
-def test_arguments_can_be_given_by_position() -> None:
-    @simulated(declare_nothing)
-    def run(first: int, cluster: SimulatedCluster, second: int, *, third: int = 3) -> None:
-        assert (first, cluster.seed, second, third) == (1, 0, 2, 3)
-
-    run(1, 2)
-    run(1, second=2)
-    with pytest.raises(TypeError, match="too many positional arguments"):
-        run(1, 2, 3)
 
 
 async def test_it_also_runs_where_a_loop_is_running() -> None:
