@@ -57,9 +57,9 @@ def build_review(
         "apiVersion": "admission.k8s.io/v1",
         "kind": "AdmissionReview",
         "request": {
+            "uid": UID,  # first, as API servers write it
             "kind": {"group": group, "version": version, "kind": kind},
             "resource": {"group": group, "version": version, "resource": plural},
-            "uid": UID,
             "name": "kex",
             "namespace": "ns",
             "operation": operation,
