@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from webop.aio.backoff import Once
@@ -35,13 +35,12 @@ class Holder(Protocol):
 class Slots:
     """At most ``max_connections`` connections, of which one peer address gets seven eighths.
 
-    At a limit, a new connection gets the slot of one that serves no complete request: the one that
-    has waited longest, of its own peer address, else of that with most connections. So a flood of
-    idle connections, of TLS handshakes or of half-sent requests displaces itself, and a client from
-    elsewhere is served. If all serve requests, the new one is refused.
+    At a limit, a new connection gets the slot of one that serves no complete request: of the peer
+    with most connections, if it has more than an eighth of all, else the one that has waited
+    longest. So a flood of idle connections, of TLS handshakes or of half-sent requests displaces
+    itself, and a client from elsewhere is served. If all serve requests, the new one is refused.
 
-    The limits are read at each use, so that changes count. No call looks at all connections, unless
-    all serve requests.
+    The limits are read at each use, so that changes count.
     """
 
     def __init__(self, get_limits: Callable[[], ServingLimits]) -> None:
@@ -61,10 +60,11 @@ class Slots:
         limit, groups = self._get_limits().max_connections, self._groups
         own = len(groups.get(peer, ()))
         if own >= limit - limit // _RESERVED:
-            has_slot = self._evict([peer], f"{own} connections of {peer or 'an unknown address'}")
+            what = f"{own} connections of {peer or 'an unknown address'}"
+            has_slot = self._evict(self._find_idle(peer), what)
         elif len(self._peers) >= limit:
-            peers = sorted(groups, key=lambda each: (each != peer, -len(groups[each])))
-            has_slot = self._evict(peers, f"{len(self._peers)} connections")
+            victim = self._find_victim(limit // _RESERVED)
+            has_slot = self._evict(victim, f"{len(self._peers)} connections")
         else:
             has_slot = True
         if has_slot:
@@ -80,9 +80,17 @@ class Slots:
             if not self._groups[peer]:
                 del self._groups[peer]
 
-    def _evict(self, peers: Iterable[str], what: str) -> bool:
-        """Close a connection of the first peer that has an idle one; return False if none has."""
-        victim = next(filter(None, map(self._find_idle, peers)), None)
+    def _find_victim(self, share: int) -> Holder | None:
+        """Return an idle connection of the largest peer above a share, else the oldest of all."""
+        groups = self._groups
+        crowds = [peer for peer in groups if len(groups[peer]) > share]
+        crowds.sort(key=lambda peer: -len(groups[peer]))
+        victim = next(filter(None, map(self._find_idle, crowds)), None)
+        idle = () if victim else filter(None, map(self._find_idle, [*groups]))
+        return victim or min(idle, key=lambda one: one.waiting_since or 0.0, default=None)
+
+    def _evict(self, victim: Holder | None, what: str) -> bool:
+        """Close a connection for another one; return False if there is none."""
         level = self._logged.choose_level(victim is not None)
         text = "%s are open, which is the limit (settings.admission.max_connections). %s"
         if victim is None:

@@ -26,6 +26,7 @@ import asyncio
 import contextlib
 import functools
 import logging
+import math
 import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -54,6 +55,8 @@ _MAX_HEAD = 64 * 1024  # bytes of the URL, the headers and the trailers
 _MAX_HEADERS = 1024
 _USUAL_URL = 256  # bytes
 _MAX_DROPPED = 1024 * 1024  # bytes after the last request
+_RECORD = 16 * 1024  # bytes of a TLS record; buffers in memory never shrink
+_LINGERING_SECONDS = 1.5  # for the client to close its side
 _FRESH_SECONDS = 1.0  # for the first request of a connection while the server stops
 _VERSIONS = ("1.0", "1.1")
 _BODILESS = (204, 304)  # statuses
@@ -76,6 +79,7 @@ class Serving:
         hosting: the limits.
         get_context: returns the TLS context for a new connection; None for plain HTTP.
         buffer: for each read of any connection, as it is parsed at once.
+        record: for each TLS record that is decrypted.
         connections: those that are open, also before their TLS handshake.
         requests: those whose tasks run.
         is_stopping: whether the listener is being closed.
@@ -86,6 +90,7 @@ class Serving:
     get_context: Callable[[], ssl.SSLContext] | None
     slots: Slots = field(init=False)
     buffer: memoryview = field(default_factory=lambda: memoryview(bytearray(READ_SIZE)))
+    record: memoryview = field(default_factory=lambda: memoryview(bytearray(_RECORD)))
     connections: set[Connection] = field(default_factory=set)
     requests: set[_Request] = field(default_factory=set)
     is_stopping: bool = False
@@ -119,6 +124,7 @@ class Connection(asyncio.BufferedProtocol):
         self._idle_limit = limits.idle_timeout if self._is_secure else limits.read_timeout
         self._is_fresh = False
         self._is_paused = False
+        self._is_closed = False  # nothing more is written; what comes is dropped
         self.writable = asyncio.Event()  # the client reads its responses
         self.writable.set()
         self._progress = self._idle_since  # when the client last read a part of a response
@@ -155,6 +161,8 @@ class Connection(asyncio.BufferedProtocol):
         is_between = self._is_secure and (self._arrival is None or self._is_in_head)
         if is_between:
             self.write(_CLOSED)
+        if self._is_closed:
+            self.transport.abort()
         self._close()
 
     # Called by the event loop.
@@ -194,10 +202,11 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Decrypt and parse the data of a read."""
         data = self._serving.buffer[:nbytes]
-        if self._tls is None:
+        if self._tls is None or self._is_closed:
             self._feed(data)
-        else:
-            self._incoming.write(data)
+            return
+        for start in range(0, nbytes, _RECORD):
+            self._incoming.write(data[start : start + _RECORD])
             self._decrypt(self._tls)
 
     def pause_writing(self) -> None:
@@ -297,18 +306,20 @@ class Connection(asyncio.BufferedProtocol):
     # Called by a request.
 
     def write(self, data: bytes) -> None:
-        """Encrypt and send data, unless the connection is being closed."""
-        if self.transport.is_closing():
+        """Encrypt and send data, unless the connection is closed."""
+        if self._is_closed or self.transport.is_closing():
             return
-        if self._tls is not None:
-            done = 0
-            try:
-                while done < len(data):
-                    done += self._tls.write(memoryview(data)[done:])
-            except ssl.SSLError:
-                self.transport.abort()
-            data = self._outgoing.read()
-        self.transport.write(data)
+        if self._tls is None:
+            self.transport.write(data)
+            return
+        view, parts = memoryview(data), []
+        try:
+            while view:
+                view = view[self._tls.write(view[:_RECORD]) :]
+                parts.append(self._outgoing.read())
+        except ssl.SSLError:
+            self.transport.abort()
+        self.transport.write(b"".join(parts))
 
     def end_response(self, *, keep_alive: bool) -> None:
         """Close, or be ready for the next request."""
@@ -322,7 +333,8 @@ class Connection(asyncio.BufferedProtocol):
         """Read, unless the client takes no responses, or the app does not take the body."""
         is_full = len(self._request.body) > READ_SIZE
         is_unread = not self.writable.is_set()
-        must_pause = is_full or is_unread or self._received > _MAX_DROPPED
+        is_waiting = (is_full or is_unread) and not self._is_closed
+        must_pause = is_waiting or self._received > _MAX_DROPPED
         if must_pause != self._is_paused and not self.transport.is_closing():
             self._is_paused = must_pause
             (self.transport.pause_reading if must_pause else self.transport.resume_reading)()
@@ -330,8 +342,7 @@ class Connection(asyncio.BufferedProtocol):
     # Between the event loop and the parser.
 
     def _decrypt(self, tls: ssl.SSLObject) -> None:
-        # Its content was copied to _incoming, so the buffer is free.
-        buffer, incoming = self._serving.buffer, self._incoming
+        record, incoming = self._serving.record, self._incoming
         try:
             if not self._is_secure:
                 tls.do_handshake()
@@ -342,12 +353,12 @@ class Connection(asyncio.BufferedProtocol):
                 # Empty for a certificate that the context does not verify.
                 if peer := tls.getpeercert():
                     self._scope["extensions"] = {SSLPEER_EXTENSION: peer}
-            while not self.transport.is_closing():
-                count: int = tls.read(READ_SIZE, buffer)  # type: ignore[assignment]
+            while not (self._is_closed or self.transport.is_closing()):
+                count: int = tls.read(_RECORD, record)  # type: ignore[assignment]
                 if not count:  # the client has closed its side
                     self._close()
                     break
-                self._feed(buffer[:count])
+                self._feed(record[:count])
                 if not incoming.pending and not tls.pending():
                     break
         except ssl.SSLWantReadError:
@@ -355,7 +366,7 @@ class Connection(asyncio.BufferedProtocol):
         except ssl.SSLError:
             self.transport.write(self._outgoing.read())  # the alert for the client
             self.transport.close()
-        if self._outgoing.pending:  # such as steps of the handshake, or new keys
+        if self._outgoing.pending and not self._is_closed:  # such as steps of the handshake
             self.transport.write(self._outgoing.read())
 
     def _feed(self, data: memoryview) -> None:
@@ -370,9 +381,8 @@ class Connection(asyncio.BufferedProtocol):
         except httptools.HttpParserUpgrade:
             self._stop_parsing(None)  # ignore the upgrade, serve the request (RFC 9110, 7.8)
         except httptools.HttpParserError as error:
-            refused = error.__context__
-            if isinstance(refused, _RefusedError):
-                self._stop_parsing(refused.args[0])
+            if isinstance(error.__context__, _RefusedError):  # no name for it: that is a cycle
+                self._stop_parsing(error.__context__.args[0])
             else:
                 reason = f"This is not a valid HTTP request: {error}."
                 self._stop_parsing(build_refusal(400, reason))
@@ -401,42 +411,58 @@ class Connection(asyncio.BufferedProtocol):
         self._close()
 
     def _close(self) -> None:
-        """Close after all that is written is sent."""
-        if self.transport.is_closing():
+        """Close after all that is written is sent, and the client has closed its side.
+
+        A socket that is closed with unread data loses the response that is on its way (RFC 9112,
+        9.6). In a flood, only so many connections wait for their clients as may be open.
+        """
+        if self._is_closed or self.transport.is_closing():
             return
-        if self._tls is not None:
+        if self._tls is not None and self._is_secure:
             with contextlib.suppress(ssl.SSLError):
                 self._tls.unwrap()  # it does not wait for the client
             self.transport.write(self._outgoing.read())
-        self.transport.close()
+        self._is_closed, self._parser, self._arrival = True, None, None
+        self._idle_limit = math.inf
+        self._request.end()
+        is_flood = len(self._serving.connections) > 2 * self._limits.max_connections
+        if is_flood or not self._is_secure:
+            self.transport.close()
+            return
+        self.choose_reading()
+        self.transport.write_eof()
+        self._progress = self._loop.time()
+        self._restart_watch()
 
     def _begin_fresh(self) -> None:
         """Wait for the first request for a moment only, as the listener is being closed."""
         self._is_fresh = True
         self._idle_limit = _FRESH_SECONDS
         self._idle_since = self._loop.time()
+        self._restart_watch()
+
+    def _restart_watch(self) -> None:
         if self._check is not None:
             self._check.cancel()
         self._watch()
 
     def _watch(self) -> None:
         """Close the connection if the client does not send or read in time, or is idle."""
-        limit, now = self._limits.read_timeout, self._loop.time()
-        unsent = self.transport.get_write_buffer_size()
+        now, unsent = self._loop.time(), self.transport.get_write_buffer_size()
+        is_lingering = self._is_closed and not unsent
+        limit = _LINGERING_SECONDS if is_lingering else self._limits.read_timeout
+        self._check = self._loop.call_later(min(limit, self._idle_limit) / 4, self._watch)
         # While reading is paused, the end of a connection is not noticed.
-        if unsent < self._unsent or (unsent == 0 and not self.transport.is_closing()):
+        if unsent < self._unsent or not (unsent or self._is_closed):
             self._progress = now
         self._unsent = unsent
         if now - self._progress > limit:
             self.transport.abort()
-            return
-        if self._arrival is not None:
+        elif self._arrival is not None:
             if now - self._arrival > limit and (self._is_in_head or self._request.is_over):
                 self._stop_parsing(None)
         elif self._request.is_over and now - self._idle_since > self._idle_limit:
             self.make_way()
-        pause = min(limit, self._idle_limit) / 4
-        self._check = self._loop.call_later(pause, self._watch)
 
 
 class _Request:
@@ -495,8 +521,9 @@ class _Request:
                 self.is_awaited = False
                 self._connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             self._connection.choose_reading()
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
+            if self._waiter is None or self._waiter.done():
+                self._waiter = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._waiter)
         return {"type": "http.disconnect"}
 
     async def send(self, message: Any) -> None:
@@ -509,7 +536,7 @@ class _Request:
             return
         if kind != "http.response.body" or self._start is None:
             raise RuntimeError(f"The app has sent {kind!r} at the wrong time.")
-        body, more = message.get("body", b""), message.get("more_body", False)
+        body, more = message.get("body") or b"", message.get("more_body", False)
         if self._scope["method"] == "HEAD" or self._start["status"] in _BODILESS:
             body = None
         data = body or b""
@@ -525,7 +552,7 @@ class _Request:
             self._connection.end_response(keep_alive=self.keep_alive)
 
     def _encode_head(self, body: bytes | None, *, more: bool) -> bytes:
-        headers = tuple(self._start.get("headers", ()))
+        headers = tuple((bytes(n).lower(), bytes(v)) for n, v in self._start.get("headers", ()))
         found = dict(headers)
         if more or found.get(b"connection") == b"close":
             self.keep_alive = False
