@@ -94,7 +94,8 @@ async def test_namespaces_are_served_as_they_come_and_only_those_that_are_meant(
 async def test_who_asks_for_no_namespaces_is_warned_and_gets_all_of_them(
     registry: webop.OperatorRegistry, info: ConnectionInfo, objects: Objects
 ) -> None:
-    webop.on.create("widgets", id="fn")(do_nothing)
+    mine = {"of": objects.namespace}  # the objects of other tests are not for this operator
+    webop.on.create("widgets", id="fn", labels=mine)(do_nothing)
     operator = operate(info, registry)
     with pytest.warns(FutureWarning, match="all of them") as warned:
         await operator.__aenter__()
@@ -104,10 +105,10 @@ async def test_who_asks_for_no_namespaces_is_warned_and_gets_all_of_them(
     )
     assert shown.count("\n") == 1
     try:
-        await objects.make("one")
+        await objects.make("one", labels=mine)
         later = Objects(objects.client, objects.kind, f"{objects.namespace}-later")
         await create_namespace(objects.client, later.namespace)
-        await later.make("two")
+        await later.make("two", labels=mine)
     finally:
         await operator.__aexit__(None, None, None)
 
