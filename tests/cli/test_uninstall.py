@@ -19,6 +19,7 @@ from tests.kit.operators import FINALIZER, Kind, Objects, define_kinds
 from tests.kit.waiting import eventually
 from tests.kit.webhook_replicas import Crew, open_crew
 from webop.client.api import Client
+from webop.client.discovery import discover
 from webop.controlplane.cluster_client import find_free_port
 from webop.handlers.model import WebhookType
 
@@ -60,6 +61,15 @@ async def crew(
 @pytest.fixture
 async def held(objects: Objects) -> AsyncIterator[Objects]:
     """An object that is being deleted, one that has another finalizer, too, and one that lives."""
+
+    async def is_listed() -> bool:
+        return objects.kind.resource.get_url() in {
+            one.get_url() for one in (await discover(objects.client)).resources
+        }
+
+    await eventually(
+        is_listed, "the kind among those of the cluster"
+    )  # a moment after it is served
     left = {"one": [FINALIZER], "two": [OTHER, FINALIZER], "alive": [FINALIZER]}
     for name, finalizers in left.items():
         await objects.create(name, finalizers=finalizers)
