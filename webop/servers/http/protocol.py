@@ -430,9 +430,12 @@ class Connection(asyncio.BufferedProtocol):
             self.transport.close()
             return
         self.choose_reading()
-        self.transport.write_eof()
         self._progress = self._loop.time()
         self._restart_watch()
+        try:
+            self.transport.write_eof()
+        except OSError:  # the client has reset the connection
+            self.transport.abort()
 
     def _begin_fresh(self) -> None:
         """Wait for the first request for a moment only, as the listener is being closed."""

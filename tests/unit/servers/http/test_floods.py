@@ -116,6 +116,19 @@ def test_unfinished_handshakes_do_not_keep_a_client_out(
         runner.run(run())
 
 
+async def test_silent_connections_cost_no_client_its_half_sent_requests(fn: Recorder) -> None:
+    async with listen(fn) as port, contextlib.AsyncExitStack() as stack:
+        with flood(port, b"", addresses=2, count=LIMIT):
+            streams = []
+            for _ in range(LIMIT // 4):  # a new connection does not displace the one before
+                streams.append(await stack.enter_async_context(connect(port)))
+                streams[-1][1].write(REQUEST[:-1])
+            for reader, writer in streams:
+                writer.write(REQUEST[-1:])
+                head, _ = await read_answer(reader)
+                assert head.startswith("HTTP/1.1 200 ")
+
+
 async def test_a_flood_does_not_cost_others_their_idle_connections(fn: Recorder) -> None:
     async with listen(fn) as port, connect(port) as (reader, writer):
         for _ in range(2):

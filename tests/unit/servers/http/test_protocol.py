@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import Any
 
 import httpx
 import pytest
 
 from tests.kit.waiting import eventually
-from tests.kit.webhook_servers import REQUEST, Recorder, connect
+from tests.kit.webhook_servers import REQUEST, Recorder, connect, read_answer
 from webop.servers.http.endpoint import ReviewEndpoint
 from webop.servers.http.listener import Listener
 
@@ -147,3 +148,70 @@ async def test_a_client_that_closes_its_side_is_dropped_while_a_handler_still_ru
             assert await reader.read() == b""
         await eventually(lambda: not listener.connections)
         fn.gate.set()  # else the exit waits for it
+
+
+LARGE = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 900000\r\n\r\n" + b" " * 900_000
+
+
+async def test_a_large_request_that_crosses_the_end_of_its_connection_is_answered(
+    fn: Recorder,
+) -> None:
+    async with (
+        Listener(ReviewEndpoint(fn), "127.0.0.1", 0) as listener,
+        connect(listener.port) as (reader, writer),
+    ):
+        writer.write(REQUEST)
+        await read_answer(reader)
+        listener.close_connections()
+        writer.write(LARGE)
+        await writer.drain()
+        assert (await reader.read()).startswith(b"HTTP/1.1 503 ")
+
+
+async def test_the_response_is_whole_though_the_client_has_sent_more() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"x" * 5_000_000})
+
+    async with (
+        Listener(app, "127.0.0.1", 0) as listener,
+        connect(listener.port) as (reader, writer),
+    ):
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" + LARGE)
+        assert (await reader.read()).count(b"x") == 5_000_000
+
+
+async def test_a_refused_request_leaves_nothing_to_the_garbage_collector(fn: Recorder) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        async with Listener(ReviewEndpoint(fn), "127.0.0.1", 0) as listener:
+            async with connect(listener.port) as (reader, writer):
+                writer.write(b"GET / HTTP/1.1\r\n\r\n")
+                assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
+            await eventually(lambda: not listener.connections)
+            kinds = {f"{type(one).__module__}.{type(one).__name__}" for one in gc.get_objects()}
+    finally:
+        gc.enable()
+    assert "webop.servers.http.protocol.Connection" not in kinds
+
+
+async def test_headers_of_an_app_can_be_lists_of_any_case_and_two_tasks_can_receive() -> None:
+    ends: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        headers = [[b"X-A", bytearray(b"y")], [b"Content-Length", b"2"]]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        if scope["path"] == "/wait":
+            ends.extend(await asyncio.gather(receive(), receive()))
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    async with Listener(app, "127.0.0.1", 0) as listener:
+        async with connect(listener.port) as (reader, writer):
+            writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            head, body = await read_answer(reader)
+            assert (head.lower().count("content-length: 2"), body) == (1, b"ok")
+            assert "x-a: y\r\n" in head
+            writer.write(b"GET /wait HTTP/1.1\r\nHost: x\r\n\r\n")
+        await eventually(lambda: ends == [{"type": "http.disconnect"}] * 2)
