@@ -45,6 +45,7 @@ def test_a_seed_replays_exactly_and_its_log_stands_in_its_story() -> None:
     assert {*first} < {*second}
 
 
+@pytest.mark.journey
 @pytest.mark.parametrize(
     "name",
     [
@@ -65,6 +66,7 @@ def test_a_bug_can_be_put_back_into_the_present_code(name: str) -> None:
     assert (ROOT / path).exists()
 
 
+@pytest.mark.journey
 def test_a_history_found_by_a_mutant_is_shortened_and_kept_when_the_user_interrupts(
     tmp_path: Path,
 ) -> None:
