@@ -148,7 +148,10 @@ def test_a_new_operator_is_deployed_by_the_commands_of_its_readme(
         output, _ = process.communicate(timeout=60)
     assert process.returncode == 0, output
     assert "Traceback" not in output
-    assert re.search(r"^\d+ ok\.$", report, re.MULTILINE), report  # no failures, no warnings
+    # Other tests of the cluster define a kind of peering; its rights are the only warnings.
+    warnings = [line for line in report.splitlines() if line.startswith("  warning")]
+    assert all("kopfpeerings" in line for line in warnings), report
+    assert re.search(r"^(\d+ warnings?, )?\d+ ok\.$", report, re.MULTILINE), report
     order = webop_cluster.get(f"{_GROUP}/v1", "Order", "example", "default")
     assert order is not None
     written = order["metadata"]["annotations"]

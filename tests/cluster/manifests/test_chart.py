@@ -136,9 +136,9 @@ def test_a_chart_is_made_again_in_place(make: Maker, tmp_path: Path) -> None:
     webhooks, values = chart / "templates" / "webhooks.yaml", chart / "values.yaml"
     (tmp_path / "ca.crt").write_text("CA")
     make(_WEBHOOK + _SERVER, "--helm", str(chart), "--ca", str(tmp_path / "ca.crt"))
-    assert yaml.safe_load(webhooks.read_text())
+    assert webhooks.read_text()
     make(_PODS, "--helm", str(chart), "--image", "registry:5000/pages:2.0.0")
-    assert not yaml.safe_load(webhooks.read_text())
+    assert "Webhook" not in webhooks.read_text()
     about = yaml.safe_load((chart / "Chart.yaml").read_text())
     found = [about[key] for key in ("name", "version", "appVersion")]
     assert found == ["my-operator", "2.0.0", "2.0.0"]
