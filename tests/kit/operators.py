@@ -257,6 +257,17 @@ class Objects:
         await self.create(name, labels={_FENCE: "yes"})
         await self.wait_handled(name)
 
+    async def pass_first_list(self, calls: Calls) -> None:
+        """Wait until what is created is no part of the first list, and so is not resumed.
+
+        Needs a handler "resumed", which notes its calls. A fence can be handled from that list.
+        """
+        is_listed = True
+        while is_listed:
+            before = len(calls)
+            await self.pass_fence()
+            is_listed = any(call["handler"] == "resumed" for call in calls.items[before:])
+
     async def exists(self, name: str) -> bool:
         try:
             await self.get(name)

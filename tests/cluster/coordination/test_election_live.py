@@ -78,7 +78,7 @@ async def test_of_two_replicas_one_acts_and_hands_over_when_it_stops(
         names = ("one", "two")
         options = [{"settings": s, "identity": n} for s, n in zip(settings, names, strict=True)]
         first = await stack.enter_async_context(run_operator(beside=True, **options[0]))
-        await objects.pass_fence()  # the watch is up: what comes now is new, and not resumed
+        await objects.pass_first_list(calls)
         await objects.make("a")
         lease = await read_lease(objects)
         assert lease["holderIdentity"] == "one"

@@ -106,7 +106,7 @@ async def test_a_replica_that_comes_gets_its_share_and_one_that_stops_leaves_it_
     team: Team, objects: Objects, seen: Calls
 ) -> None:
     await team.add("one")
-    await objects.pass_fence()  # what comes now is new, and not resumed
+    await objects.pass_first_list(seen)
     await asyncio.gather(*(objects.make(f"w-{number}") for number in range(MANY)))
     await team.add("two")
     owners = await team.wait_balanced()
