@@ -73,7 +73,7 @@ def pytest_terminal_summary(
     """Say what the usual run leaves out."""
     if config.option.markexpr == "not journey":
         terminalreporter.write_line(
-            "Not run: the journeys (tutorial, README, a new operator, charts, long runs, browser). "
+            "Not run: the journeys (tutorial, README, a new operator, charts, browser, long runs). "
             "To run them: make journeys"
         )
 

@@ -35,6 +35,7 @@ def test_the_api_server_accepts_the_definition(
     )
 
 
+@pytest.mark.journey
 def test_the_command_prints_the_table_of_the_page(tmp_path: Path) -> None:
     for original in ORIGINALS:
         (tmp_path / f"{original.module}.yaml").write_text(yaml.safe_dump(build(original)))

@@ -73,6 +73,7 @@ def test_a_build_that_does_not_know_the_address_of_the_repository_says_so() -> N
     assert "urls" not in metadata or not metadata["urls"]
 
 
+@pytest.mark.journey
 def test_the_sdist_has_all_that_its_tests_need(tmp_path: Path) -> None:
     """Once, a line for a folder of ``make docs`` in .gitignore left out ``tools/site``."""
     _run_hatchling("build", "-t", "sdist", "-d", str(tmp_path), url="")

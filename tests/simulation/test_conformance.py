@@ -6,6 +6,8 @@ import contextlib
 import os
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tools.simulation.conformance import builtin_schemas, comparison, stories, strictness
 from tools.simulation.conformance.sides import RealSide
 
@@ -24,6 +26,7 @@ def test_random_requests_are_answered_by_both_servers_alike(webop_cluster: Local
     assert result.events > 20
 
 
+@pytest.mark.journey
 def test_invalid_requests_are_refused_by_both_servers(webop_cluster: LocalCluster) -> None:
     outcome = strictness.compare(webop_cluster, _SEED, _REQUESTS)
     stories = "\n".join(story for name, story in outcome.stories if name == "false green")
@@ -38,11 +41,13 @@ def test_the_schemas_of_built_in_kinds_are_those_of_the_real_server(
         assert builtin_schemas.build(real) == builtin_schemas.FILE.read_bytes()
 
 
+@pytest.mark.journey
 def test_definitions_come_change_and_go_alike_on_both_servers(webop_cluster: LocalCluster) -> None:
     # The real server takes its time: 2 s until it creates objects, 5 s until a definition is gone.
     assert not stories.compare_definitions(webop_cluster)
 
 
+@pytest.mark.journey
 def test_objects_are_converted_by_both_servers_alike(webop_cluster: LocalCluster) -> None:
     differences = stories.compare_conversions(webop_cluster)
     assert not differences, "\n".join(map(str, differences))

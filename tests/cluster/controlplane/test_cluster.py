@@ -76,6 +76,7 @@ def test_another_user_may_do_only_what_is_granted(cluster: LocalCluster) -> None
     wait_until(lambda: _succeeds(cluster, *command))
 
 
+@pytest.mark.journey
 def test_the_controller_manager_collects_garbage_and_removes_namespaces(
     cluster: LocalCluster,
 ) -> None:
@@ -114,6 +115,7 @@ def test_a_killed_api_server_comes_back_on_its_port_with_its_data(cluster: Local
     assert namespace in cluster.kubectl("get", "namespaces")
 
 
+@pytest.mark.journey
 def test_a_killed_etcd_comes_back_with_its_data_under_the_same_api_server(
     cluster: LocalCluster,
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pydantic
+import pytest
 
 import webop
 from tools.values.__main__ import compare_values
@@ -13,6 +14,7 @@ from webop.client.api import Client
 from webop.testing import LocalCluster
 
 
+@pytest.mark.journey
 async def test_what_the_api_server_stores_the_class_can_read(client: Client) -> None:
     composed = dict(itertools.islice(compose(1), 20))
     for verdict in await compare_values(client, SUBJECTS | composed, 80, seed=1):
