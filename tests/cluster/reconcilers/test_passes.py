@@ -103,9 +103,8 @@ async def test_failures_lead_to_growing_pauses_which_a_change_of_the_object_ends
         await objects.pass_fence()
         await objects.create("one", {"a": 0})
         await seen.until(4)
-        assert [round(pause, 1) for pause in seen.pauses()] == pytest.approx(
-            [0.2, 0.6, 1.8], abs=0.2
-        )
+        least = zip(seen.pauses(), (0.2, 0.6, 1.8), strict=True)
+        assert all(pause - 1 < expected < pause + 0.1 for pause, expected in least), seen.pauses()
         assert [call["retry"] for call in seen.calls] == [0, 1, 2, 3]
         assert seen.reasons()[1:] == [("failed",)] * 3
         changed_at = time.monotonic()
