@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # More than there are cores, since most tests of the cluster wait.
-WORKERS ?= 4
+WORKERS ?= 5
 # Tests of a file share fixtures, so a file goes to one worker, in the order of tests/conftest.py.
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # The pip of Python 3.11 cannot read dependency groups; uv can, and it installs exactly what uv.lock names.
