@@ -2,8 +2,8 @@
 
 A script of its own, ``python registering.py webop|kopf < job.json > report.json``, so that it can
 run under an interpreter that has only the one framework. All snippets are run in one process,
-each as a module of its own with a fresh registry. The job is ``{name: code}``, the report
-``{name: {"error": …, "handlers": …}}``; the handlers are told in words that both frameworks share.
+each as a module of its own with a fresh registry. The job is ``{name: code}``. The report is
+``{name: {"error": …, "handlers": …}}``. It names handlers as both frameworks do.
 """
 
 from __future__ import annotations

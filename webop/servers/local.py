@@ -1,7 +1,7 @@
 """Webhook servers that listen on a port of this host: a plain one, and those for local clusters.
 
 Users' handler files import this module (``settings.admission.server = webop.WebhookServer()``), so
-The HTTP server and cryptography are imported only when a server starts.
+the HTTP server and cryptography are imported only when a server starts.
 """
 
 from __future__ import annotations

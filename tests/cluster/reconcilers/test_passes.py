@@ -95,7 +95,7 @@ async def test_metadata_and_the_status_do_not_matter_but_chosen_fields_do(
 
 
 async def test_failures_lead_to_growing_pauses_which_a_change_of_the_object_ends(
-    objects: Objects, run_operator: RunOperator, seen: Seen
+    objects: Objects, run_operator: RunOperator, seen: Seen, caplog: pytest.LogCaptureFixture
 ) -> None:
     declare(seen, backoff=webop.Backoff(first=0.2, factor=3, limit=60, jitter=0))
     seen.answers = [ValueError("x")] * 5
@@ -103,6 +103,8 @@ async def test_failures_lead_to_growing_pauses_which_a_change_of_the_object_ends
         await objects.pass_fence()
         await objects.create("one", {"a": 0})
         await seen.until(4)
+        told = [f"Retry {number} in {pause} s." for number, pause in ((1, 0.2), (2, 0.6), (3, 1.8))]
+        assert all(text in caplog.text for text in told)
         least = zip(seen.pauses(), (0.2, 0.6, 1.8), strict=True)
         assert all(pause - 1 < expected < pause + 0.1 for pause, expected in least), seen.pauses()
         assert [call["retry"] for call in seen.calls] == [0, 1, 2, 3]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Self
 
 from webop.aio.dedicated_threads import call_in_dedicated_thread
 from webop.errors import ConfigurationError
-from webop.servers.http.protocol import ASGIApp, Connection, Serving
+from webop.servers.http.protocol import LINGERING_SECONDS, ASGIApp, Connection, Serving
 from webop.servers.limits import Hosting, get_hosting
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _BACKLOG = 2048
-_CLOSING_SECONDS = 1.5  # for clients that do not close their side
 _SETTLE_SECONDS = 0.05  # seconds for data that has arrived but was not read or accepted
 _CHECK_SECONDS = 0.01
 _FREE_PORT_ATTEMPTS = 10
@@ -113,7 +112,7 @@ class Listener:
             if not await self._drain(serving.hosting.limits.drain_timeout):
                 for request in serving.requests:
                     request.task.cancel()
-                if not await self._drain(_CLOSING_SECONDS):
+                if not await self._drain(LINGERING_SECONDS):
                     logger.debug("Some clients did not close their connections.")
         finally:
             for connection in list(self.connections):

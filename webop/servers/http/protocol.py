@@ -50,13 +50,13 @@ logger = logging.getLogger(__name__)
 
 ASGIApp = Callable[[Any, Any, Any], Awaitable[None]]
 
-READ_SIZE = 64 * 1024  # bytes
+_READ_SIZE = 64 * 1024  # bytes
 _MAX_HEAD = 64 * 1024  # bytes of the URL, the headers and the trailers
 _MAX_HEADERS = 1024
 _USUAL_URL = 256  # bytes
 _MAX_DROPPED = 1024 * 1024  # bytes after the last request
 _RECORD = 16 * 1024  # bytes of a TLS record; buffers in memory never shrink
-_LINGERING_SECONDS = 1.5  # for the client to close its side
+LINGERING_SECONDS = 1.5  # for the client to close its side
 _FRESH_SECONDS = 1.0  # for the first request of a connection while the server stops
 _VERSIONS = ("1.0", "1.1")
 _BODILESS = (204, 304)  # statuses
@@ -89,7 +89,7 @@ class Serving:
     hosting: Hosting
     get_context: Callable[[], ssl.SSLContext] | None
     slots: Slots = field(init=False)
-    buffer: memoryview = field(default_factory=lambda: memoryview(bytearray(READ_SIZE)))
+    buffer: memoryview = field(default_factory=lambda: memoryview(bytearray(_READ_SIZE)))
     record: memoryview = field(default_factory=lambda: memoryview(bytearray(_RECORD)))
     connections: set[Connection] = field(default_factory=set)
     requests: set[_Request] = field(default_factory=set)
@@ -293,7 +293,7 @@ class Connection(asyncio.BufferedProtocol):
         if not request.is_over:
             request.body += body
             request.wake()
-            if len(request.body) > READ_SIZE:
+            if len(request.body) > _READ_SIZE:
                 self.choose_reading()
 
     def on_message_complete(self) -> None:
@@ -331,7 +331,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def choose_reading(self) -> None:
         """Read, unless the client takes no responses, or the app does not take the body."""
-        is_full = len(self._request.body) > READ_SIZE
+        is_full = len(self._request.body) > _READ_SIZE
         is_unread = not self.writable.is_set()
         is_waiting = (is_full or is_unread) and not self._is_closed
         must_pause = is_waiting or self._received > _MAX_DROPPED
@@ -423,7 +423,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._tls.unwrap()  # it does not wait for the client
             self.transport.write(self._outgoing.read())
         self._is_closed, self._parser, self._arrival = True, None, None
-        self._idle_limit = math.inf
+        self._idle_limit = math.inf  # only its client is waited for, see _watch()
         self._request.end()
         is_flood = len(self._serving.connections) > 2 * self._limits.max_connections
         if is_flood or not self._is_secure:
@@ -453,7 +453,7 @@ class Connection(asyncio.BufferedProtocol):
         """Close the connection if the client does not send or read in time, or is idle."""
         now, unsent = self._loop.time(), self.transport.get_write_buffer_size()
         is_lingering = self._is_closed and not unsent
-        limit = _LINGERING_SECONDS if is_lingering else self._limits.read_timeout
+        limit = LINGERING_SECONDS if is_lingering else self._limits.read_timeout
         self._check = self._loop.call_later(min(limit, self._idle_limit) / 4, self._watch)
         # While reading is paused, the end of a connection is not noticed.
         if unsent < self._unsent or not (unsent or self._is_closed):
