@@ -46,12 +46,21 @@ _shared_key = pytest.StashKey[str]()
 
 
 @pytest.fixture(scope="session")
-def webop_cluster(pytestconfig: pytest.Config) -> Iterator[LocalCluster]:
+def webop_cluster_options() -> dict[str, Any]:
+    """The arguments of ``LocalCluster``: a project returns its own from a fixture of this name."""
+    return {}
+
+
+@pytest.fixture(scope="session")
+def webop_cluster(
+    pytestconfig: pytest.Config, webop_cluster_options: dict[str, Any]
+) -> Iterator[LocalCluster]:
     """A real Kubernetes API server, started at first use; the workers of pytest-xdist share it."""
     from webop.controlplane.cluster import LocalCluster  # noqa: PLC0415 - only if it is used
 
     worker = getattr(pytestconfig, "workerinput", None)
-    cluster = LocalCluster().start() if worker is None else _share(_name_cluster(worker))
+    cluster = LocalCluster(worker and _name_cluster(worker), **webop_cluster_options)
+    cluster = cluster.start() if worker is None else _share(cluster)
     pytestconfig.stash[_clusters_key].add(f"Kubernetes {cluster.version} ({cluster.source})")
     yield cluster
     if worker is None:
@@ -130,16 +139,15 @@ def _name_cluster(workerinput: dict[str, Any]) -> str:
     return f"run-{workerinput['testrunuid'][:8]}"
 
 
-def _share(name: str) -> LocalCluster:
+def _share(cluster: LocalCluster) -> LocalCluster:
     """Return the cluster of this name; the first worker starts it."""
-    from webop.controlplane.cluster import LocalCluster  # noqa: PLC0415 - only if it is used
     from webop.errors import ClusterError, ConfigurationError  # noqa: PLC0415
 
     try:
-        return LocalCluster(name).start(owner=os.getppid())
+        return cluster.start(owner=os.getppid())
     except ConfigurationError as refusal:
         try:
-            return LocalCluster.attach(name)
+            return cluster.attach(cluster.name)
         except ClusterError:
             raise refusal from None
 

@@ -38,10 +38,11 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Refuse to test this clone together with the commands of another one."""
     if problem := find_other_copy():
         raise pytest.UsageError(problem)
+    config.pluginmanager.import_plugin("tests.kit.shared_cluster")  # for the examples' tests, too
 
 
 @pytest.hookimpl(wrapper=True)

@@ -16,8 +16,9 @@ import httpx
 from tests.kit.exec_plugins import write_kubeconfig
 from tests.kit.forking import run_forked
 from tests.kit.http_relay import Meddler, relay
-from tests.kit.operators import Kind, Objects, connect
+from tests.kit.operators import Kind, Objects, connect, open_http
 from tests.kit.processes import Command, Workshop
+from tests.kit.waiting import eventually
 from webop import Resource
 from webop.client.api import Client
 from webop.controlplane.cluster import LocalCluster
@@ -25,19 +26,10 @@ from webop.errors import APINotFoundError
 
 Json = dict[str, Any]
 
-PLANNER = "planner"
+PLANNERS = "planners"  # the group whose requests are in the audit log
 UNKNOWN = "unknown after this step"
 MAPS = Resource("", "v1", "configmaps", kind="ConfigMap", namespaced=True)
 SECRETS = Resource("", "v1", "secrets", kind="Secret", namespaced=True)
-AUDIT_POLICY = """\
-apiVersion: audit.k8s.io/v1
-kind: Policy
-omitStages: [RequestReceived]
-rules:
-  - {level: Request, users: [planner]}
-  - {level: Request, userGroups: [planners]}
-  - {level: None}
-"""
 _HEAD = """
 import json, os, webop
 
@@ -180,25 +172,36 @@ class Desk:
         return {one["metadata"]["name"]: one async for page in pages for one in page.items}
 
 
+async def wait_declared(cluster: LocalCluster, kind: Kind) -> None:
+    """Wait until the API server declares the dry runs of a new kind, a moment after the kind."""
+    path = f"/openapi/v3/apis/{kind.resource.api_version}"
+    async with open_http(cluster) as client:
+
+        async def is_declared() -> bool:
+            return f"/{kind.resource.plural}/{{name}}/status" in (await client.get(path)).text
+
+        await eventually(is_declared, f"dry runs of {kind.resource}")
+
+
 @asynccontextmanager
 async def open_desk(
     cluster: LocalCluster, kind: Kind, folder: Path, audit_log: Path
 ) -> AsyncIterator[Desk]:
     """Give an operator to plan; all that its plans have sent must be reads and dry runs."""
     namespace = cluster.create_namespace()
-    planner = cluster.kubeconfig_for(PLANNER, ["system:masters"], namespace=namespace)
+    user = f"planner-of-{namespace}"
+    planner = cluster.kubeconfig_for(user, [PLANNERS, "system:masters"], namespace=namespace)
     workshop = Workshop(folder, KUBECONFIG=str(cluster.kubeconfig))
-    seen = len(read_audit(audit_log))
     async with connect(cluster) as client:
         desk = Desk(cluster, client, Objects(client, kind, namespace), workshop, planner)
         yield desk
-    events = read_audit(audit_log)[seen:]
+    events = read_audit(audit_log, user)
     assert events or not desk.is_followed, "the audit log follows the planner"
     assert not list_stored_writes(events)
     cluster.delete_namespace(namespace)
 
 
-def read_audit(log: Path, user: str = PLANNER) -> list[Json]:
+def read_audit(log: Path, user: str) -> list[Json]:
     """Return the events about a user in the audit log; none before the first one."""
     lines = log.read_text().splitlines() if log.exists() else []
     return [event for event in map(json.loads, lines) if event["user"]["username"] == user]

@@ -45,7 +45,10 @@ _TWICE: Final = "the API server has not stored what this plan does to it before"
 _UNREAD: Final = "the object cannot be read, so nobody can tell whether it would change"
 _EVICTED: Final = "pods take their time to end"
 _REAL: Final = "a dry run of it would give a real token"
-_UNKNOWN: Final = "The API server does not declare dry runs of this request: a plan never sends it."
+_UNKNOWN: Final = (
+    "The API server does not declare dry runs of this request: a plan never sends it. "
+    "If the kind is new, plan again in a second."
+)
 _NO_WATCHES: Final = "A plan does not wait: nothing that it has written is stored."
 
 

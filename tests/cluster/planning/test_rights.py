@@ -9,7 +9,7 @@ import yaml
 
 import webop
 from tests.kit.cli_runner import invoke
-from tests.kit.plans import MAPS, Desk, list_stored_writes, read_audit
+from tests.kit.plans import MAPS, PLANNERS, Desk, list_stored_writes, read_audit
 from tests.kit.waiting import eventually
 from webop.client.api import Client
 from webop.client.auth.kubeconfig import read_kubeconfig
@@ -44,7 +44,7 @@ async def test_the_account_can_plan_everything_and_write_nothing(
     for body in yaml.safe_load_all(printed.output):
         desk.cluster.apply(body)
     user = f"system:serviceaccount:{desk.namespace}:shopper-plan"
-    config = desk.cluster.kubeconfig_for(user, ["planners"], namespace=desk.namespace)
+    config = desk.cluster.kubeconfig_for(user, [PLANNERS], namespace=desk.namespace)
     async with Client(
         webop.Vault({"x": read_kubeconfig([config])}), NetworkingSettings()
     ) as client:
