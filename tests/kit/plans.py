@@ -57,7 +57,7 @@ class Planned:
         section: Json = found[0]
         return section
 
-    def items(self, name: str, title: str = "shops") -> list[Json]:
+    def items(self, name: str, title: str = "kiosks") -> list[Json]:
         """Return the items of an object, by its name, maybe with its namespace."""
         objects = self.section(title)["objects"]
         found: list[Json] = next(

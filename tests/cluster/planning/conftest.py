@@ -14,8 +14,8 @@ from webop.testing import LocalCluster
 
 
 @pytest.fixture(scope="session")
-def shops(webop_cluster: LocalCluster) -> Kind:
-    kind = Kind("plan.webop.dev", "shops", "Shop", has_status=True)
+def kiosks(webop_cluster: LocalCluster) -> Kind:
+    kind = Kind("plan.webop.dev", "kiosks", "Kiosk", has_status=True)
     (defined,) = define_kinds(webop_cluster, [kind])
     asyncio.run(wait_declared(webop_cluster, kind))
     return defined
@@ -23,7 +23,7 @@ def shops(webop_cluster: LocalCluster) -> Kind:
 
 @pytest.fixture
 async def desk(
-    webop_cluster: LocalCluster, shops: Kind, tmp_path: Path, audit_log: Path
+    webop_cluster: LocalCluster, kiosks: Kind, tmp_path: Path, audit_log: Path
 ) -> AsyncIterator[Desk]:
-    async with open_desk(webop_cluster, shops, tmp_path, audit_log) as desk:
+    async with open_desk(webop_cluster, kiosks, tmp_path, audit_log) as desk:
         yield desk

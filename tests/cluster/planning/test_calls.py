@@ -12,7 +12,7 @@ from tests.kit.waiting import eventually
 Json = dict[str, Any]
 
 BUILDER = """
-@webop.reconcile('shops', owns=['configmaps', 'secrets'])
+@webop.reconcile('kiosks', owns=['configmaps', 'secrets'])
 async def build(name, spec, children, patch, **_):
     note('build', name)
     for page, text in (spec.get('pages') or {}).items():
@@ -88,15 +88,15 @@ async def test_the_plan_is_what_the_reconciler_then_writes(desk: Desk) -> None:
     assert {one["action"] for one in children.values()} == {"create"}
     fields = {one["field"]: one["new"] for one in children["one-a"]["fields"]}
     assert (fields["data.text"], fields["metadata.labels.part"]) == ("x", "pages")
-    (status,) = planned.find("one", "change", "shops.plan.webop.dev")["fields"]
+    (status,) = planned.find("one", "change", "kiosks.plan.webop.dev")["fields"]
     assert status == {"field": "status.pages", "old": None, "new": ["a", "b", "c"]}
 
     # Unchanged children are not even sent.
     desk.take_calls()
     again, writes = await desk.plan_relayed("--call")
     assert (again.code, writes) == (0, []), again.output
-    assert again.section("shops")["objects"] == {}
-    assert again.section("shops")["at_each_start"] == {"call Reconciler 'build'": 1}
+    assert again.section("kiosks")["objects"] == {}
+    assert again.section("kiosks")["at_each_start"] == {"call Reconciler 'build'": 1}
     assert ["build", "one"] in desk.take_calls()
 
     # A changed template, a pruned child, and an edit of others.
@@ -138,12 +138,12 @@ async def test_values_of_secrets_are_never_printed(desk: Desk) -> None:
 
 async def test_only_plannable_reconcilers_are_called_without_the_option(desk: Desk) -> None:
     desk.write("""
-        @webop.reconcile('shops', plannable=True)
+        @webop.reconcile('kiosks', plannable=True)
         def harmless(name, patch, **_):
             note('harmless', name)
             patch.status['text'] = 'set in a thread'
 
-        @webop.reconcile('shops')
+        @webop.reconcile('kiosks')
         def other(name, patch, **_):
             note('other', name)
             patch.status['other'] = 1
@@ -160,7 +160,7 @@ async def test_only_plannable_reconcilers_are_called_without_the_option(desk: De
 
 async def test_calls_are_limited_to_some_objects_with_something_to_show(desk: Desk) -> None:
     desk.write("""
-        @webop.reconcile('shops', labels={'built': 'yes'})
+        @webop.reconcile('kiosks', labels={'built': 'yes'})
         async def build(name, patch, **_):
             note('build', name)
             patch.status['pages'] = [name]
@@ -170,7 +170,7 @@ async def test_calls_are_limited_to_some_objects_with_something_to_show(desk: De
         await desk.objects.create(f"shop-{number}", labels=labels)
     planned = await desk.plan("--call", "--limit", "1")
     assert [call[1] for call in desk.take_calls() if call[0] == "build"] == ["shop-1"]
-    section = planned.section("shops")
+    section = planned.section("kiosks")
     assert [*section["objects"]] == [f"{desk.namespace}/shop-1"]
     (note,) = section["notes"]
     assert note["certainty"] == UNKNOWN
@@ -182,7 +182,7 @@ async def test_many_calls_run_beside_each_other_but_not_all(desk: Desk) -> None:
         import asyncio
         running = 0
 
-        @webop.reconcile('shops')
+        @webop.reconcile('kiosks')
         async def build(**_):
             global running
             running += 1

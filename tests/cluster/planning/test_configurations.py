@@ -22,7 +22,7 @@ def serve(settings, **_):
     settings.admission.server = webop.WebhookServer(port=0)
     settings.admission.managed = {name!r}
 
-@webop.on.validate('shops', persistent=True, failure_policy='Ignore', timeout_seconds={seconds})
+@webop.on.validate('kiosks', persistent=True, failure_policy='Ignore', timeout_seconds={seconds})
 def check(**_): ...
 """
 

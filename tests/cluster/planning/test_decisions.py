@@ -9,27 +9,27 @@ from tests.kit.operators import FINALIZER, Kind, define_kinds, has_finalizer
 from tests.kit.plans import UNKNOWN, Desk
 
 HANDLERS = """
-@webop.on.create('shops', when=lambda spec, **_: not spec.get('skipped'))
+@webop.on.create('kiosks', when=lambda spec, **_: not spec.get('skipped'))
 def made(name, **_):
     note('made', name)
 
-@webop.on.update('shops')
+@webop.on.update('kiosks')
 def changed(name, **_):
     note('changed', name)
 
-@webop.on.field('shops', field='spec.size')
+@webop.on.field('kiosks', field='spec.size')
 def resized(name, **_):
     note('resized', name)
 
-@webop.on.resume('shops')
+@webop.on.resume('kiosks')
 def resumed(name, **_):
     note('resumed', name)
 
-@webop.on.delete('shops')
+@webop.on.delete('kiosks')
 def gone(name, **_):
     note('gone', name)
 
-@webop.daemon('shops', labels={'watched': 'yes'})
+@webop.daemon('kiosks', labels={'watched': 'yes'})
 async def watch(name, stopped, **_):
     note('watch', name)
     await stopped.wait()
@@ -51,7 +51,7 @@ async def test_the_plan_is_what_the_operator_then_does(desk: Desk) -> None:
     await desk.objects.create("skipped", {"skipped": True})
     before = await desk.list(desk.objects.resource)
     assert ["startup", False] in desk.take_calls()  # a real start gets no plan
-    planned = await desk.plan(WEBOP_LEADERSHIP__LEASE_NAME="shops")  # nobody asks for it
+    planned = await desk.plan(WEBOP_LEADERSHIP__LEASE_NAME="kiosks")  # nobody asks for it
     assert planned.code == 2
     assert planned.document["changes"] is True
     assert planned.document["startup"] == ["configure"]
@@ -72,7 +72,7 @@ async def test_the_plan_is_what_the_operator_then_does(desk: Desk) -> None:
     assert planned.find("leaving", "remove")["certainty"] == "may"
     assert planned.words("skipped")[0] == f"add {finalizer}"
     assert planned.items("same") == []
-    section = planned.section("shops")
+    section = planned.section("kiosks")
     assert (section["count"], section["changed"]) == (5, 4)
     assert section["at_each_start"] == {
         "start Daemon 'watch'": 1,
@@ -82,7 +82,7 @@ async def test_the_plan_is_what_the_operator_then_does(desk: Desk) -> None:
         for name in ("old", "new", "skipped"):
             await desk.objects.wait_handled(name)
         await desk.objects.wait_gone("leaving")
-        await command.wait_for(f"Shop {desk.namespace}/same] All handlers")
+        await command.wait_for(f"Kiosk {desk.namespace}/same] All handlers")
         assert has_finalizer(await desk.objects.get("new"))
     calls = sorted(call for call in desk.take_calls() if call[0] != "startup")
     assert calls == [
@@ -97,32 +97,32 @@ async def test_the_plan_is_what_the_operator_then_does(desk: Desk) -> None:
     again = await desk.plan("--no-startup")
     assert again.code == 0, again.output
     assert (again.document["changes"], again.document["startup"]) == (False, [])
-    assert again.section("shops")["objects"] == {}
+    assert again.section("kiosks")["objects"] == {}
     assert desk.take_calls() == []
 
 
 async def test_a_filter_by_an_index_is_doubtful(desk: Desk) -> None:
     desk.write("""
-        @webop.index('shops')
+        @webop.index('kiosks')
         def sizes(name, **_):
             note('indexed', name)
             return {name: 1}
 
-        @webop.on.create('shops', when=lambda name, sizes, **_: name in sizes)
+        @webop.on.create('kiosks', when=lambda name, sizes, **_: name in sizes)
         def made(**_): ...
 
-        @webop.reconcile('shops')
+        @webop.reconcile('kiosks')
         def build(name, sizes, **_): ...
     """)
     await desk.objects.create("one")
     planned = await desk.plan()
-    uncalled, note = planned.section("shops")["notes"]
+    uncalled, note = planned.section("kiosks")["notes"]
     assert uncalled["reason"] == "it was not called: add --call"
     assert note["certainty"] == "may"
     assert "'sizes'" in note["reason"]
     assert ["indexed", "one"] not in desk.take_calls()
     planned = await desk.plan("--call")
-    assert planned.section("shops")["notes"] == []
+    assert planned.section("kiosks")["notes"] == []
     assert planned.find("one", "call", "create")
     assert ["indexed", "one"] in desk.take_calls()
 
@@ -134,11 +134,11 @@ async def test_reconcilers_of_an_object_that_does_not_fit_its_model_are_not_call
         class ShopSpec(webop.Struct):
             size: int
 
-        @webop.reconcile('shops')
+        @webop.reconcile('kiosks')
         def build(name, spec: ShopSpec, **_):
             note('build', name)
 
-        @webop.reconcile('shops')
+        @webop.reconcile('kiosks')
         def other(name, **_):
             note('other', name)
     """)
@@ -147,7 +147,7 @@ async def test_reconcilers_of_an_object_that_does_not_fit_its_model_are_not_call
     planned = await desk.plan("--call")
     calls = [call for call in desk.take_calls() if call[0] != "startup"]
     assert sorted(calls) == [["build", "good"], ["other", "good"]], planned.output
-    assert planned.section("shops")["at_each_start"] == {
+    assert planned.section("kiosks")["at_each_start"] == {
         "wait until the object fits its model": 1,
         "call Reconciler 'build'": 1,
         "call Reconciler 'other'": 1,
@@ -158,7 +158,7 @@ async def test_a_limit_says_what_it_leaves_out_in_each_form(desk: Desk) -> None:
     desk.write(HANDLERS)
     for number in range(5):
         await desk.objects.create(f"shop-{number}")
-    section = (await desk.plan("--limit", "2")).section("shops")
+    section = (await desk.plan("--limit", "2")).section("kiosks")
     assert [*section["objects"]] == [f"{desk.namespace}/shop-{number}" for number in (0, 1)]
     assert (section["count"], section["changed"], section["left_out"]) == (5, 5, 3)
     text = (await desk.plan("--limit", "0", form="text")).output
@@ -167,7 +167,7 @@ async def test_a_limit_says_what_it_leaves_out_in_each_form(desk: Desk) -> None:
     planned = await desk.plan("--limit", "1", form="markdown")  # for a pull request
     assert planned.code == 2
     assert planned.output.startswith("### Objects that would change: 5.\n")
-    assert "<details><summary>shops.v1.plan.webop.dev: objects: 5" in planned.output
+    assert "<details><summary>kiosks.v1.plan.webop.dev: objects: 5" in planned.output
     assert "will: call create handler 'made': created: it was never handled" in planned.output
 
 
@@ -190,7 +190,7 @@ async def test_kinds_that_are_absent_or_ambiguous_are_unknown_and_so_is_a_filter
     names = "tills.v1.left.webop.dev, tills.v1.right.webop.dev"
     assert f"ambiguous: {names}" in ambiguous["reason"]
     desk.write("""
-        @webop.on.create('shops', when=lambda spec, **_: spec['missing'] > 1)
+        @webop.on.create('kiosks', when=lambda spec, **_: spec['missing'] > 1)
         def made(**_): ...
     """)
     await desk.objects.create("one")
@@ -206,7 +206,7 @@ async def test_errors_and_wrong_command_lines_are_no_results(desk: Desk) -> None
         def refuse(**_):
             raise webop.PermanentError("no licence")
 
-        @webop.on.create('shops')
+        @webop.on.create('kiosks')
         def made(**_): ...
     """)
     for args, variables, text in (
@@ -228,7 +228,7 @@ async def test_namespaces_are_chosen_as_for_run(desk: Desk) -> None:
     other = await desk.plan_with("-n", "nothing", "-n", "no-such-*", "-o", "json", form="json")
     (note,) = other.section("Namespaces")["notes"]
     assert note["reason"] == "no namespace matches nothing, no-such-*"
-    assert (other.code, other.section("shops")["count"]) == (2, 0)
+    assert (other.code, other.section("kiosks")["count"]) == (2, 0)
     # Without scanning, only exact names are served.
     desk.write(f"""
         @webop.on.startup()
@@ -236,13 +236,13 @@ async def test_namespaces_are_chosen_as_for_run(desk: Desk) -> None:
             settings.scanning.disabled = True
         {textwrap.indent(HANDLERS, " " * 8)}
     """)
-    assert (await desk.plan_with(*pattern, form="json")).section("shops")["count"] == 0
-    assert (await desk.plan()).section("shops")["count"] == 1
+    assert (await desk.plan_with(*pattern, form="json")).section("kiosks")["count"] == 0
+    assert (await desk.plan()).section("kiosks")["count"] == 1
 
 
 async def test_nothing_is_not_said_about_reconcilers_that_were_not_called(desk: Desk) -> None:
     desk.write("""
-        @webop.reconcile('shops', labels={'built': 'yes'})
+        @webop.reconcile('kiosks', labels={'built': 'yes'})
         def build(**_): ...
     """)
     await desk.objects.create("other")

@@ -15,7 +15,7 @@ QUOTAS = Resource("", "v1", "resourcequotas", kind="ResourceQuota", namespaced=T
 
 async def test_after_a_failed_apply_the_prune_is_unknown(desk: Desk) -> None:
     desk.write("""
-        @webop.reconcile('shops', owns=['configmaps'])
+        @webop.reconcile('kiosks', owns=['configmaps'])
         async def build(name, spec, children, **_):
             for title in spec['pages']:
                 page = {'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': {'name': title}}
@@ -50,11 +50,11 @@ async def test_what_fails_without_a_log_or_only_waits_is_unknown(desk: Desk) -> 
         def post(settings, **_):
             settings.posting.enabled = True
 
-        @webop.reconcile('shops', labels={'fails': 'yes'})
+        @webop.reconcile('kiosks', labels={'fails': 'yes'})
         async def fail(**_):
             raise RuntimeError('the database is away')
 
-        @webop.reconcile('shops')
+        @webop.reconcile('kiosks')
         async def build(**_):
             return webop.again(after=10)
     """)
@@ -70,7 +70,7 @@ async def test_what_fails_without_a_log_or_only_waits_is_unknown(desk: Desk) -> 
 
 async def test_a_namespace_that_is_gone_or_not_there_yet(desk: Desk) -> None:
     desk.write("""
-        @webop.reconcile('shops', owns=['configmaps'], across_namespaces=True)
+        @webop.reconcile('kiosks', owns=['configmaps'], across_namespaces=True)
         async def build(spec, children, client, **_):
             target = spec['target']
             if spec.get('creates'):
@@ -97,7 +97,7 @@ async def test_a_namespace_that_is_gone_or_not_there_yet(desk: Desk) -> None:
 
 
 WRITER = """
-    @webop.reconcile('shops', owns=['configmaps'])
+    @webop.reconcile('kiosks', owns=['configmaps'])
     async def build(spec, children, **_):
         for name in spec['children']:
             page = {'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': {'name': name}}

@@ -7,6 +7,8 @@ import os
 import signal
 import sys
 
+import pytest
+
 from tests.kit.plans import UNKNOWN, Desk
 
 STUBBORN = """
@@ -21,6 +23,7 @@ STUBBORN = """
 """
 
 
+@pytest.mark.timeout(150)
 async def test_a_plan_ends_with_calls_threads_and_tasks_that_never_do(desk: Desk) -> None:
     desk.write(
         STUBBORN
@@ -31,12 +34,12 @@ async def test_a_plan_ends_with_calls_threads_and_tasks_that_never_do(desk: Desk
             task = asyncio.create_task(ignore_cancellation())
             threading.Thread(target=threading.Event().wait).start()
 
-        @webop.reconcile('shops')
+        @webop.reconcile('kiosks')
         async def swallow(name, **_):
             if name == 'swallow':
                 await ignore_cancellation()
 
-        @webop.reconcile('shops')
+        @webop.reconcile('kiosks')
         def block(name, **_):
             if name == 'block':
                 threading.Event().wait()
@@ -55,7 +58,7 @@ async def test_an_interrupt_ends_the_plan_at_once(desk: Desk) -> None:
     desk.write("""
         import sys, threading
 
-        @webop.reconcile('shops')
+        @webop.reconcile('kiosks')
         def block(**_):
             print('blocked', flush=True)
             threading.Event().wait()
@@ -70,8 +73,7 @@ async def test_an_interrupt_ends_the_plan_at_once(desk: Desk) -> None:
         stderr=asyncio.subprocess.PIPE,
     )
     assert process.stderr is not None
-    while b"blocked" not in await asyncio.wait_for(process.stderr.readline(), 60):
-        pass
+    await asyncio.wait_for(process.stderr.readuntil(b"blocked"), 60)
     process.send_signal(signal.SIGINT)
     _, errors = await asyncio.wait_for(process.communicate(), 20)
     assert (process.returncode, b"Aborted!" in errors) == (1, True)

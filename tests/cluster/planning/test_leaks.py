@@ -27,7 +27,7 @@ async def start(client, **_):
     async with webop.client.connect() as client:
         await client.create(page('connected'), namespace=HERE)
 
-@webop.reconcile('shops')
+@webop.reconcile('kiosks')
 async def build(**_):
     async with webop.client.connect() as client:
         await client.delete('configmaps', 'old', namespace=HERE)
@@ -84,7 +84,7 @@ async def test_writes_outside_of_the_calls_are_noted(desk: Desk) -> None:
     desk.write(
         HEAD
         + """
-@webop.reconcile('shops')
+@webop.reconcile('kiosks')
 async def execute(client, **_):
     def work():
         client.sync.create(page('executor'), namespace=HERE)
@@ -101,13 +101,13 @@ async def work():
         future, job = await queue.get()
         future.set_result(await job)
 
-@webop.reconcile('shops')
+@webop.reconcile('kiosks')
 async def enqueue(client, **_):
     future = asyncio.get_running_loop().create_future()
     queue.put_nowait((future, client.create(page('worker-task'), namespace=HERE)))
     await future
 
-@webop.reconcile('shops')
+@webop.reconcile('kiosks')
 async def forget(client, **_):
     global task
     task = asyncio.create_task(client.create(page('later-task'), namespace=HERE))

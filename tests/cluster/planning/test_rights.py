@@ -16,10 +16,10 @@ from webop.client.auth.kubeconfig import read_kubeconfig
 from webop.settings.groups import NetworkingSettings
 
 HANDLERS = """
-@webop.on.create('shops')
+@webop.on.create('kiosks')
 def made(**_): ...
 
-@webop.reconcile('shops', owns=['configmaps'])
+@webop.reconcile('kiosks', owns=['configmaps'])
 async def build(name, spec, children, patch, **_):
     for page in spec['pages']:
         await children.apply({
@@ -70,7 +70,7 @@ async def test_the_account_can_plan_everything_and_write_nothing(
         "call Reconciler 'build'",
         f"create 'one-c' of configmaps in {desk.namespace}",
         f"delete 'one-a' of configmaps in {desk.namespace}",
-        f"change 'one' of shops.plan.webop.dev in {desk.namespace}",
+        f"change 'one' of kiosks.plan.webop.dev in {desk.namespace}",
     ]
     assert {item["certainty"] for item in planned.items("one")} == {"will"}
     assert await desk.list(MAPS) == before

@@ -20,7 +20,7 @@ ACCOUNTS = Resource("", "v1", "serviceaccounts", kind="ServiceAccount", namespac
 NO_WRITES = ("call", "store", "continue", "prune")
 HEAD = """
 def case(shop, **options):
-    return webop.reconcile('shops', id=shop, when=lambda name, **_: name == shop, **options)
+    return webop.reconcile('kiosks', id=shop, when=lambda name, **_: name == shop, **options)
 
 def page(name, labels=None, **data):
     meta = {'name': name, 'labels': labels or {}}
@@ -197,14 +197,14 @@ async def build(name, children, **_):
         "a-parent-that-does-not-exist-yet-is-not-called",
         """
 async def build(children, **_):
-    head = {'apiVersion': 'plan.webop.dev/v1', 'kind': 'Shop', 'metadata': {'name': 'branch'}}
+    head = {'apiVersion': 'plan.webop.dev/v1', 'kind': 'Kiosk', 'metadata': {'name': 'branch'}}
     await children.apply({**head, 'spec': {}})
 """,
         [
             Item("create", "'branch'", "will"),
             Item("continue", "handlers of 'branch'", UNKNOWN, "the object does not exist yet"),
         ],
-        options=", owns=['shops']",
+        options=", owns=['kiosks']",
     ),
     Case(
         "a-kind-of-children-that-is-not-there-yet",
@@ -267,7 +267,7 @@ async def test_writes_are_dry_and_their_effects_are_in_the_plan(
     assert (await desk.list(MAPS), await desk.list(PODS)) == before
     assert "hunter2" not in planned.output + planned.errors
     assert "for debugging" in planned.errors  # what is printed is JSON
-    assert planned.section("shops")["count"] == len(CASES)
+    assert planned.section("kiosks")["count"] == len(CASES)
     (absent,) = planned.section("Absent kinds")["notes"]
     assert absent["certainty"] == UNKNOWN
     notes = desk.take_calls()
