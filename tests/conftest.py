@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import webop
+from tests.kit.collected import COLLECTED
 from tests.kit.operators import (
     Calls,
     Kind,
@@ -55,11 +56,12 @@ def pytest_collection() -> Generator[None, object, object]:
     return result
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Begin with the files that take long: at the end, workers wait for them.
 
     These are files of which a test has more time than usual; then those with an API server.
     """
+    config.stash[COLLECTED] = [*items]
     timeouts: dict[Path, float] = {}
     for item in items:
         mark = item.get_closest_marker("timeout")

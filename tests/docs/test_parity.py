@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.kit.collected import COLLECTED
 from tools.parity.checklist import (
     FOLDER,
     TESTS,
@@ -21,8 +22,9 @@ REMEDY = "Run `make parity`, or `make parity ARGS=<files>` for the tests that ha
 
 @pytest.fixture(scope="module")
 def marks(request: pytest.FixtureRequest) -> dict[str, set[str]]:
-    """The marks of all tests: of this run if it has them all, else by a collection."""
-    items = [item for item in request.session.items if item.path.is_relative_to(TESTS)]
+    """The marks of all tests: of this run if it has found them all, else by a collection."""
+    found = request.config.stash[COLLECTED]
+    items = [item for item in found if item.path.is_relative_to(TESTS)]
     there = set(TESTS.rglob("test_*.py"))
     is_whole = {item.path for item in items} == there and not request.config.option.keyword
     return read_marks(items) if is_whole else collect_marks()

@@ -1,4 +1,4 @@
-"""``python -m webop`` in processes that are forked with webop imported.
+"""``python -m webop`` and ``kopf`` in processes that are forked with these imported.
 
 The start of a command imports for half a second. The fork server of :mod:`multiprocessing` imports
 once in each test run, and forks the commands; all else in them is as in a new process: folder,
@@ -99,6 +99,9 @@ def _become(words: tuple[str, ...], folder: str, env: dict[str, str], out: str, 
     os.chdir(folder)
     sys.path[:] = [folder, *filter(None, env.get("PYTHONPATH", "").split(os.pathsep)), *sys.path]
     sys.argv[:] = words
+    if words[0] != "kopf":  # an operator of webop does not have it imported
+        for name in [name for name in sys.modules if name.partition(".")[0] == "kopf"]:
+            del sys.modules[name]
     try:
         runpy.run_module(words[0], run_name="__main__", alter_sys=True)
     finally:

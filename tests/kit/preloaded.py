@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import pkgutil
@@ -18,6 +19,9 @@ _OTHERS = ("webop.__main__", "webop.app", "webop.testing", "webop.client.http.ai
 for module in pkgutil.walk_packages(webop.__path__, "webop."):
     if not module.name.startswith(_OTHERS):
         importlib.import_module(module.name)
+
+with contextlib.suppress(ImportError):  # it comes with the extra "dev"
+    importlib.import_module("kopf.cli")
 
 gc.freeze()
 

@@ -146,7 +146,7 @@ def finished(**kwargs):
 def pending(**kwargs):
     note('pending', kwargs)
     if TURN == 1:
-        raise kopf.TemporaryError('later', delay=0.5)
+        raise kopf.TemporaryError('later', delay=0.1)
 
 @kopf.on.delete(KIND)
 def deleted(**kwargs):
@@ -176,5 +176,6 @@ def deleted(**kwargs):
         assert "f" * 30 not in str(body["metadata"].get("annotations"))
         await relay.objects.remove("one")
 
-    assert relay.list_handlers("one", turn=1) == ["finished", "pending"]
+    # Kopf must not start before the delay is over: with these storages it then waits for ever.
+    assert {*relay.list_handlers("one", turn=1)} == {"finished", "pending"}
     assert relay.list_handlers("one", turn=2) == ["deleted", "pending"]

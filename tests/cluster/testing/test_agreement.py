@@ -71,7 +71,7 @@ def test_a_rule_that_decides_like_the_handler_agrees(
     webop_cluster: LocalCluster, handler: Any, cel: str, operations: Any
 ) -> None:
     rule = declare(cel, operations=operations)
-    check_agreement(handler, rule=rule, cluster=webop_cluster, examples=40, seed=1)
+    check_agreement(handler, rule=rule, cluster=webop_cluster, examples=15, seed=1)
 
 
 def test_a_planted_difference_is_found_smallest_first_and_seen_again_by_its_seed(
@@ -90,7 +90,7 @@ def test_a_planted_difference_is_found_smallest_first_and_seen_again_by_its_seed
 
 def test_of_an_update_both_objects_are_shown(webop_cluster: LocalCluster) -> None:
     rule = declare("object.spec == oldObject.spec")
-    text = fail(keep_engine, rule, webop_cluster, examples=200, seed=1)
+    text = fail(keep_engine, rule, webop_cluster, examples=50, seed=1)
     assert "disagree on this UPDATE:\n  the handler allows it\n  the rule denies it: denied" in text
     assert 'The old object: {"apiVersion": "agreements.webop.dev/v1"' in text
 
