@@ -31,14 +31,6 @@ _CONVERSION_MANAGER = "webop-crd-conversion"
 _NOWHERE = "https://no-operator-yet.invalid/convert"
 _PATIENCE = 30.0  # seconds until a new kind is served
 
-_description_option = click.option(
-    "--max-description",
-    type=click.IntRange(min=0),
-    metavar="CHARACTERS",
-    help="Shorten descriptions to this length; 0 leaves them out. Definitions over 256 KiB cannot "
-    "be applied by 'kubectl apply'.",
-)
-
 
 @click.group()
 def crd() -> None:
@@ -60,32 +52,29 @@ crd.add_command(migrate)
 
 @crd.command(name="print", short_help="Print the definitions.")
 @source_options()
-@_description_option
-def print_(paths: tuple[str, ...], modules: tuple[str, ...], max_description: int | None) -> None:
+def print_(paths: tuple[str, ...], modules: tuple[str, ...]) -> None:
     """Print the CustomResourceDefinitions of the models in PATHS as YAML.
 
     The command imports the files, but calls no handlers, and needs no cluster.
     """
-    definitions, _ = _load(paths, modules, max_description)
+    definitions, _ = _load(paths, modules)
     click.echo("\n---\n".join(map(dump, definitions)))
 
 
 @crd.command(short_help="Compare the definitions with the cluster.")
 @source_options()
-@_description_option
-def check(paths: tuple[str, ...], modules: tuple[str, ...], max_description: int | None) -> None:
+def check(paths: tuple[str, ...], modules: tuple[str, ...]) -> None:
     """Compare the CustomResourceDefinitions of the models in PATHS with the cluster.
 
     It names what would break stored objects. The exit code is 1 if anything does, or if a
     definition differs or is missing.
     """
-    if not asyncio.run(_check(*_load(paths, modules, max_description))):
+    if not asyncio.run(_check(*_load(paths, modules))):
         click.get_current_context().exit(1)
 
 
 @crd.command(name="apply", short_help="Apply the definitions to the cluster.")
 @source_options()
-@_description_option
 @click.option(
     "--force", is_flag=True, help="Apply them even if that breaks stored objects or clients."
 )
@@ -97,7 +86,6 @@ def check(paths: tuple[str, ...], modules: tuple[str, ...], max_description: int
 def apply(
     paths: tuple[str, ...],
     modules: tuple[str, ...],
-    max_description: int | None,
     *,
     force: bool,
     force_conflicts: bool,
@@ -107,12 +95,12 @@ def apply(
     The command first names what would break stored objects or clients. If there is anything, or if
     the API server refuses a definition, none is applied.
     """
-    definitions, converted = _load(paths, modules, max_description)
+    definitions, converted = _load(paths, modules)
     asyncio.run(_apply(definitions, converted, is_breaking=force, is_taking_over=force_conflicts))
 
 
 def _load(
-    paths: tuple[str, ...], modules: tuple[str, ...], max_description: int | None
+    paths: tuple[str, ...], modules: tuple[str, ...]
 ) -> tuple[list[dict[str, Any]], set[str]]:
     """Return the definitions, and the names of those that have converters."""
     if not paths and not modules:
@@ -126,7 +114,7 @@ def _load(
             "@webop.models.resource(GROUP, VERSION)."
         )
     converted = {*collect_versions(registry.select_converters())}
-    return build_crds(models, max_description=max_description), converted
+    return build_crds(models), converted
 
 
 async def _check(definitions: Sequence[dict[str, Any]], converted: set[str]) -> bool:
