@@ -21,19 +21,15 @@ import shutil
 import stat
 import subprocess
 import tempfile
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from webop.errors import ClusterError, ConfigurationError, SourceError
 
 from . import build, cache, download
+from .progress_bar import Progress
 from .versions import choose_for_build, detect_platform, is_met_by, parse_wanted
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-
-    from .progress_bar import Progress
 
 ETCD = "etcd"
 APISERVER = "kube-apiserver"

@@ -22,20 +22,16 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from webop.errors import ClusterError, SourceError
 
 from .cache import check_safe, describe_log, get_root, make_folder
+from .progress_bar import Progress
 from .versions import detect_platform
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
-
-    from .progress_bar import Progress
 
 _PACKAGES = {
     "etcd": "go.etcd.io/etcd/server/v3",

@@ -17,15 +17,12 @@ import os
 import shutil
 import stat
 import sys
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from webop.errors import ConfigurationError
 
 from .versions import choose_newest, detect_platform
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
 
 _KEPT_LOGS = 10  # of finished test runs
 _TAIL_SIZE = 64 * 1024

@@ -9,15 +9,16 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Self
 
 from webop.errors import ClusterError, ConfigurationError
 
-from . import cache
+from . import cache, reaper
 from .binaries import (
     APISERVER,
     CONTROLLER_MANAGER,
@@ -46,23 +47,16 @@ from .state import (
     Process,
     check_name,
     end_abandoned_clusters,
-    end_cluster,
     end_process,
     identify,
     is_abandoned,
     is_running,
-    let_all_go,
-    let_go,
     load_state,
     make_private_folder,
     save_state,
     start_guard,
     start_process,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from typing import Self
 
 # Seconds. A start takes 3 on an idle machine; in CI, several clusters start on two busy cores.
 _START_TIMEOUT = 120.0
@@ -111,7 +105,7 @@ class LocalCluster:
         self._progress = Progress(sys.stderr)
         self._state: ClusterState | None = None
         self._client: AdminClient | None = None
-        self._guard: subprocess.Popen[bytes] | None = None
+        self._guard: Process | None = None
         self._logs = cache.get_root() / "logs" / self.name
 
     @classmethod
@@ -229,19 +223,15 @@ class LocalCluster:
         except BaseException:
             self.stop()
             raise
-        if detached or owner is not None:
-            self._let_go()
         return self
 
     def stop(self) -> None:
         """End the processes and remove everything but the logs; do nothing if it is stopped."""
         state, self._state = self._state, None
         if state is not None:
-            end_cluster(state)
-        guard, self._guard = self._guard, None
-        if guard is not None:
-            guard.terminate()
-            guard.wait()
+            reaper.end_cluster(state.folder)
+        if self._guard is not None:
+            end_process(self._guard)
 
     def kill_apiserver(self) -> None:
         """Kill the API server with SIGKILL, like a crash; the data stays."""
@@ -337,7 +327,7 @@ class LocalCluster:
         Raises:
             ClusterError: there is no such kind, or the API server does not respond.
         """
-        return self._get_client().get(api_version, kind, name, namespace)
+        return self._get_client().send("GET", api_version, kind, name, namespace)
 
     def delete(self, api_version: str, kind: str, name: str, namespace: str | None = None) -> None:
         """Request the deletion of an object; finalizers can delay it.
@@ -345,7 +335,7 @@ class LocalCluster:
         Raises:
             ClusterError: the API server refuses it or does not respond, or there is no such kind.
         """
-        self._get_client().delete(api_version, kind, name, namespace)
+        self._get_client().send("DELETE", api_version, kind, name, namespace)
 
     def kubeconfig_for(
         self, user: str, groups: Iterable[str] = (), *, namespace: str = "default"
@@ -401,7 +391,7 @@ class LocalCluster:
                     f"LocalCluster.attach({self.name!r}), or stop it: "
                     f"webop cluster stop --name {self.name}"
                 )
-            end_cluster(remains)
+            reaper.end_cluster(remains.folder)
         folder = cache.get_root() / "clusters" / self.name
         make_private_folder(folder)
         shutil.rmtree(self._logs, ignore_errors=True)
@@ -418,13 +408,6 @@ class LocalCluster:
         save_state(state)
         if owner is not None:
             self._guard = start_guard(folder, owner)
-
-    def _let_go(self) -> None:
-        """Let the processes outlive this one; the guard ends when the cluster is gone."""
-        let_all_go(self._get_state())
-        guard, self._guard = self._guard, None
-        if guard is not None:
-            let_go(guard)
 
     def _start_apiserver(self, executable: Path) -> None:
         flags = self._apiserver_flags

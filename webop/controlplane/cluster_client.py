@@ -90,26 +90,11 @@ class AdminClient:
 
         return self._run(apply)
 
-    def get(
-        self, api_version: str, kind: str, name: str, namespace: str | None = None
-    ) -> Json | None:
-        """Return an object, or None if it does not exist."""
-        return self._on_object("GET", api_version, kind, name, namespace)
-
-    def delete(self, api_version: str, kind: str, name: str, namespace: str | None = None) -> None:
-        """Request the deletion of an object; do nothing if it does not exist."""
-        self._on_object("DELETE", api_version, kind, name, namespace)
-
-    def _run(self, action: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
-        async def run() -> T:
-            async with connect_command(info=self._info) as client:
-                return await action(client)
-
-        return DedicatedThreads("webop-cluster").submit(asyncio.run, run()).result()
-
-    def _on_object(
+    def send(
         self, method: str, api_version: str, kind: str, name: str, namespace: str | None
     ) -> Json | None:
+        """Read or delete an object, and return the response; None if it does not exist."""
+
         async def send(client: Client) -> Json | None:
             with _explaining(f"Cannot {method.lower()} {kind} {name}"):
                 resource = await self._find(client, api_version, kind)
@@ -120,6 +105,13 @@ class AdminClient:
                     return None
 
         return self._run(send)
+
+    def _run(self, action: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
+        async def run() -> T:
+            async with connect_command(info=self._info) as client:
+                return await action(client)
+
+        return DedicatedThreads("webop-cluster").submit(asyncio.run, run()).result()
 
     async def _apply(
         self, client: Client, body: Json, namespace: str | None, *, dry_run: bool

@@ -9,15 +9,13 @@ from __future__ import annotations
 import base64
 import os
 import secrets
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
 import yaml
 
 from webop.servers.certificates.certs import KeyPair, build_ca, build_certificate_signed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
 
 _SERVER_NAMES = (
     "localhost",

@@ -17,22 +17,18 @@ import shutil
 import tarfile
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from dataclasses import dataclass
+from http.client import HTTPResponse
 from importlib import resources
-from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, TypeVar
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeVar
 
 from webop.aio.dedicated_threads import DedicatedThreads
 from webop.errors import ClusterError, SourceError
 
+from .progress_bar import Progress
 from .versions import choose_newest, detect_platform
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from http.client import HTTPResponse
-    from pathlib import Path
-
-    from .progress_bar import Progress
 
 T = TypeVar("T")
 

@@ -69,9 +69,9 @@ def end_process(pid: int, started: str) -> None:
     while is_running(pid, started) and time.monotonic() < deadline:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+        time.sleep(0.005)
         with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)
-        time.sleep(0.005)
 
 
 def end_cluster(folder: Path) -> None:

@@ -1,8 +1,6 @@
 """The processes of a cluster, and the state file by which other processes can find and end it.
 
-A process started here is a child that must be waited for; one found in a state file is not.
-:class:`Process` handles both. The state is one JSON file in the folder of the cluster; each
-change replaces the file.
+The state is one JSON file in the folder of the cluster; each change replaces the file.
 """
 
 from __future__ import annotations
@@ -12,9 +10,9 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pydantic_core
 from pydantic import TypeAdapter, ValidationError
@@ -25,12 +23,7 @@ from . import reaper
 from .binaries import APISERVER, ETCD
 from .cache import get_root
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 POLL_INTERVAL = 0.05  # seconds; each poll costs CPU for a TLS handshake
-
-_children: dict[int, subprocess.Popen[bytes]] = {}
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
 # Whether a cluster of another machine runs is unknown; after this time it is abandoned.
@@ -65,7 +58,7 @@ def start_process(name: str, argv: list[str], *, folder: Path, log: Path) -> Pro
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    _children[child.pid] = child
+    child.returncode = 0  # it can outlive this process: otherwise Python warns of it
     return identify(child.pid, name, argv)
 
 
@@ -81,32 +74,16 @@ def is_running(process: Process) -> bool:
 
 def end_process(process: Process) -> None:
     """Kill exactly this process, if it is still running, and wait for its end."""
-    child = _children.pop(process.pid, None)
-    if child is None:
-        reaper.end_process(process.pid, process.started)
-    else:
-        child.kill()
-        child.wait()
+    reaper.end_process(process.pid, process.started)
 
 
-def let_go(child: subprocess.Popen[bytes]) -> None:
-    """Let a process outlive this one, which would warn of it at its end."""
-    _children.pop(child.pid, None)
-    child.returncode = 0
-
-
-def let_all_go(state: ClusterState) -> None:
-    """Let all processes of a cluster outlive this one."""
-    for process in state.processes:
-        if process.pid in _children:
-            let_go(_children[process.pid])
-
-
-def start_guard(folder: Path, owner: Process) -> subprocess.Popen[bytes]:
+def start_guard(folder: Path, owner: Process) -> Process:
     """Start the process that ends the cluster in this folder if its owner dies."""
     argv = [sys.executable, "-I", "-S", reaper.__file__, str(folder)]
     argv += [str(owner.pid), owner.started]
-    return subprocess.Popen(argv, start_new_session=True)  # noqa: S603 - our own command line
+    child = subprocess.Popen(argv, start_new_session=True)  # noqa: S603 - our own command line
+    child.returncode = 0  # as above
+    return identify(child.pid)
 
 
 @dataclass(frozen=True)
@@ -198,13 +175,6 @@ def end_abandoned_clusters() -> None:
     for state in load_all_states():
         if is_abandoned(state):
             reaper.end_cluster(state.folder)
-
-
-def end_cluster(state: ClusterState) -> None:
-    """End a cluster in any state, also of other processes; its logs stay."""
-    for process in reversed(state.processes):
-        end_process(process)
-    reaper.end_cluster(state.folder)
 
 
 def make_private_folder(folder: Path) -> None:

@@ -15,7 +15,8 @@ import click
 from webop.cli.tables import build_table
 from webop.controlplane.binaries import APISERVER, CONTROLLER_MANAGER, find_asked
 from webop.controlplane.cluster import LocalCluster
-from webop.controlplane.state import ClusterState, end_cluster, load_all_states, load_state
+from webop.controlplane.reaper import end_cluster
+from webop.controlplane.state import ClusterState, load_all_states, load_state
 from webop.controlplane.versions import is_met_by, parse_wanted
 from webop.errors import ClusterError
 
@@ -110,7 +111,7 @@ def stop(name: str, everything: bool) -> None:
         state = load_state(name)
         chosen = [] if state is None else [state]
     for state in chosen:
-        end_cluster(state)
+        end_cluster(state.folder)
         click.echo(f"Cluster {state.name} is stopped. Its logs are in {state.logs}")
     if not chosen:
         click.echo("No clusters are running." if everything else f"There is no cluster {name}.")

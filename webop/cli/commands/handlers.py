@@ -53,7 +53,7 @@ def handlers(paths: tuple[str, ...], modules: tuple[str, ...]) -> None:
         return
     codes = [getattr(list_layers(handler.fn)[-1], "__code__", None) for handler in found]
     files = shorten_paths(code.co_filename for code in codes if code)
-    rows = [_HEADINGS]
+    rows: list[tuple[str, ...]] = [_HEADINGS]
     for handler, code in zip(found, codes, strict=True):
         source = f"{files[code.co_filename]}:{code.co_firstlineno}" if code else "-"
         rows.append(_build_row(name_decorator(handler), source, handler))
