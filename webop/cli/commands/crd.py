@@ -18,9 +18,9 @@ from webop.cli.options import load_quietly, source_options
 from webop.cli.required_rights import find_models
 from webop.client.api import Client
 from webop.client.http.requests import APPLY_PATCH, Call, encode_yaml
-from webop.client.standalone import connect_command
+from webop.client.standalone import connect_command, fetch
 from webop.client.waiting import wait_served
-from webop.errors import APINotFoundError, APIStatusError
+from webop.errors import APIStatusError
 from webop.models.crd_comparison import compare, compare_versions
 from webop.models.crds import build_crds, is_converted
 from webop.models.versions import collect_versions
@@ -122,12 +122,13 @@ async def _check(definitions: Sequence[dict[str, Any]], converted: set[str]) -> 
     is_same = True
     async with connect_command() as client:
         for wanted in definitions:
-            name, present = wanted["metadata"]["name"], await _read(client, wanted)
+            name = wanted["metadata"]["name"]
+            present = await fetch(client, CRDS.get_url(name=name))
             problems = _find_problems(present, wanted, converted)
             for problem in problems:
                 click.echo(problem)
             planned = await _send(client, wanted, is_dry=True, is_forced=True)
-            if present is None:
+            if not present:
                 click.echo(f"{name}: is not in the cluster")
                 is_same = False
                 continue
@@ -146,10 +147,10 @@ async def _apply(
     is_taking_over: bool,
 ) -> None:
     async with connect_command() as client:
-        problems, found = [], dict[str, dict[str, Any] | None]()
+        problems, found = [], dict[str, dict[str, Any]]()
         for wanted in definitions:
             name = wanted["metadata"]["name"]
-            present = found[name] = await _read(client, wanted)
+            present = found[name] = await fetch(client, CRDS.get_url(name=name))
             problems += _find_problems(present, wanted, converted)
         if problems:
             title = "These changes break stored objects or clients:"
@@ -174,18 +175,18 @@ async def _apply(
 
 
 def _find_problems(
-    present: dict[str, Any] | None, wanted: dict[str, Any], converted: set[str]
+    present: dict[str, Any], wanted: dict[str, Any], converted: set[str]
 ) -> list[str]:
     """Return what breaks stored objects or clients if a definition is applied."""
-    name, problems = wanted["metadata"]["name"], [] if present is None else compare(present, wanted)
+    name, problems = wanted["metadata"]["name"], compare(present, wanted) if present else []
     if name not in converted and not is_converted(present or wanted):
-        stored = (present or {}).get("status", {}).get("storedVersions", ())
+        stored = present.get("status", {}).get("storedVersions", ())
         problems += compare_versions(wanted, stored)
     return [f"{name}: {problem}" for problem in problems]
 
 
 async def _prepare_conversion(
-    client: Client, wanted: dict[str, Any], present: dict[str, Any] | None
+    client: Client, wanted: dict[str, Any], present: dict[str, Any]
 ) -> None:
     """Let requests in other versions fail until the operator runs and writes its address.
 
@@ -198,18 +199,11 @@ async def _prepare_conversion(
     if is_converted(present or wanted):
         return
     spec = {"conversion": build_conversion({"url": _NOWHERE})}
-    if present is None:
+    if not present:
         whole = {**wanted, "spec": {**wanted["spec"], **spec}}
         await _send(client, whole, is_dry=False, is_forced=False)
     part = {**wanted, "metadata": {"name": wanted["metadata"]["name"]}, "spec": spec}
     await _send(client, part, is_dry=False, is_forced=True, manager=_CONVERSION_MANAGER)
-
-
-async def _read(client: Client, wanted: dict[str, Any]) -> dict[str, Any] | None:
-    try:
-        return await client.get(CRDS, None, wanted["metadata"]["name"])
-    except APINotFoundError:
-        return None
 
 
 async def _send(

@@ -6,7 +6,7 @@ import dataclasses
 import enum
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,12 +51,8 @@ def handlers(paths: tuple[str, ...], modules: tuple[str, ...]) -> None:
     if not (found or registry.rules):
         click.echo(f"There are no handlers.{advise_about_kopf()}")
         return
-    codes = [getattr(list_layers(handler.fn)[-1], "__code__", None) for handler in found]
-    files = shorten_paths(code.co_filename for code in codes if code)
     rows: list[tuple[str, ...]] = [_HEADINGS]
-    for handler, code in zip(found, codes, strict=True):
-        source = f"{files[code.co_filename]}:{code.co_firstlineno}" if code else "-"
-        rows.append(_build_row(name_decorator(handler), source, handler))
+    rows += (_build_row(name_decorator(one), _locate(one), one) for one in found)
     rows += (_build_row("webop.rule", "-", rule) for rule in registry.rules)
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     click.echo(build_table(rows, width))
@@ -78,17 +74,14 @@ def _build_row(name: str, source: str, declared: Handler | Rule) -> tuple[str, .
     return name, resource, declared.id, source, details
 
 
-def shorten_paths(files: Iterable[str]) -> dict[str, str]:
-    """Return short names of files: relative to the current folder, or the shortest unique end."""
-    here = Path.cwd()
-    short, unique = {}, set(files)
-    for file in unique:
-        path = Path(file)
-        ends = ("/".join(path.parts[-length:]) for length in range(1, len(path.parts)))
-        others = [f"/{other}" for other in unique - {file}]
-        end = next((e for e in ends if not any(o.endswith(f"/{e}") for o in others)), file)
-        short[file] = str(path.relative_to(here)) if path.is_relative_to(here) else end
-    return short
+def _locate(handler: Handler) -> str:
+    """Return the file and the line of a function; of a file elsewhere, also its folder."""
+    code = getattr(list_layers(handler.fn)[-1], "__code__", None)
+    if code is None:
+        return "-"
+    path, here = Path(code.co_filename), Path.cwd()
+    short = path.relative_to(here) if path.is_relative_to(here) else "/".join(path.parts[-2:])
+    return f"{short}:{code.co_firstlineno}"
 
 
 def _format(name: str, value: Any) -> Iterator[str]:

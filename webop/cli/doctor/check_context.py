@@ -9,7 +9,8 @@ from typing import Any
 
 from webop.cli.required_rights import Inspection
 from webop.client.api import Client
-from webop.errors import APIForbiddenError, APINotFoundError
+from webop.client.standalone import fetch
+from webop.errors import APIForbiddenError
 
 Json = dict[str, Any]
 
@@ -53,9 +54,7 @@ class Context(Inspection):
 
     async def read(self, path: str, **params: str) -> Json:
         """Return an object or a list; {} if it does not exist."""
-        with contextlib.suppress(APINotFoundError):
-            return dict(await self.client.request("GET", path, params=params))
-        return {}
+        return await fetch(self.client, path, **params)
 
     async def read_secret(self, namespace: str, name: str) -> Json:
         """Return a Secret; {} if it does not exist or must not be read."""

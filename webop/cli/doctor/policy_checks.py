@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from webop.admission.configurations.building import GROUP, OWN_REQUESTS
 from webop.admission.configurations.policies import MUTATING, MUTATING_SINCE, build_policy
 from webop.cli.doctor.check_context import Context, Json
 from webop.cli.doctor.findings import Finding, Level, approve, fail, warn
 from webop.handlers.model import Rule
+from webop.planning.configurations import compare_policies
 
 _REMEDY: Final = "With the same options as before: webop manifests FILES | kubectl apply -f -"
 
@@ -59,20 +60,7 @@ def _judge(
         policy["matchConditions"] = conditions
     made = build_policy(rule, name, context.resources, labels={}, exempt=exempt)
     for wanted, spec in zip(made, (policy, bindings[name]), strict=True):
-        if place := find_difference(wanted["spec"], spec, "spec"):
-            text = f"{wanted['kind']} {name} differs from the rule in {place}"
+        if changes := compare_policies(spec, wanted["spec"]):
+            text = f"{wanted['kind']} {name} differs from the rule in {changes[0].field}"
             return warn(rule.id, text, _REMEDY)
     return approve(rule.id, f"in force as {name}")
-
-
-def find_difference(wanted: Any, found: Any, place: str) -> str:
-    """Return the first field that differs; API servers add empty ones. Pure."""
-    if isinstance(wanted, dict) and isinstance(found, dict):
-        more = [f"{place}.{key}" for key in found if key not in wanted and found[key]]
-        inner = (find_difference(wanted[key], found.get(key), f"{place}.{key}") for key in wanted)
-        return next(filter(None, (*inner, *more)), "")
-    if isinstance(wanted, list) and isinstance(found, list) and len(wanted) == len(found):
-        pairs = enumerate(zip(wanted, found, strict=True))
-        inner = (find_difference(*pair, f"{place}[{number}]") for number, pair in pairs)
-        return next(filter(None, inner), "")
-    return "" if wanted == found else place
