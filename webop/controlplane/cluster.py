@@ -443,11 +443,7 @@ class LocalCluster:
             end_process(process)
 
     def _wait(self, is_met: Callable[[], bool], what: str) -> None:
-        """Wait for a condition while all processes run.
-
-        Raises:
-            ClusterError: a process exited, or the time is over.
-        """
+        """Wait for a condition while all processes run."""
         deadline = time.monotonic() + _START_TIMEOUT
         while not is_met():
             for process in self._get_state().processes:

@@ -194,12 +194,7 @@ def _explain(error: Exception) -> str:
 
 
 def _download(url: str, path: Path, algorithm: str, expected: str, progress: Progress) -> None:
-    """Download a URL to a file.
-
-    Raises:
-        SourceError: the download failed.
-        ClusterError: the checksum is wrong.
-    """
+    """Download a URL to a file."""
     what = f"Downloading {url.rsplit('/', 1)[-1]}"
     try:
         with _limit(lambda: _open(url), url) as response, path.open("wb") as output:

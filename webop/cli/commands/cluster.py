@@ -206,11 +206,7 @@ def _find_running(name: str) -> LocalCluster | None:
 
 
 def _check_running(name: str, version: str | None, flags: Sequence[str]) -> None:
-    """Refuse what a running cluster does not have.
-
-    Raises:
-        click.ClickException: it has another version, or lacks flags.
-    """
+    """Refuse what a running cluster does not have."""
     state = load_state(name)
     server = state.get_process(APISERVER) if state is not None else None
     if state is None or server is None:  # it was stopped meanwhile

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import cast
 
 import click
 
@@ -24,6 +24,7 @@ from webop.errors import APIStatusError
 from webop.models.crd_comparison import compare, compare_versions
 from webop.models.crds import build_crds, is_converted
 from webop.models.versions import collect_versions
+from webop.objects.fields import Json
 from webop.objects.resources import CRDS
 
 _MANAGER = "webop-crd"
@@ -84,11 +85,7 @@ def check(paths: tuple[str, ...], modules: tuple[str, ...]) -> None:
     help="Take over fields that others have applied, such as 'kubectl apply --server-side'.",
 )
 def apply(
-    paths: tuple[str, ...],
-    modules: tuple[str, ...],
-    *,
-    force: bool,
-    force_conflicts: bool,
+    paths: tuple[str, ...], modules: tuple[str, ...], *, force: bool, force_conflicts: bool
 ) -> None:
     """Apply the CustomResourceDefinitions of the models in PATHS, and wait until they are served.
 
@@ -99,9 +96,7 @@ def apply(
     asyncio.run(_apply(definitions, converted, is_breaking=force, is_taking_over=force_conflicts))
 
 
-def _load(
-    paths: tuple[str, ...], modules: tuple[str, ...]
-) -> tuple[list[dict[str, Any]], set[str]]:
+def _load(paths: tuple[str, ...], modules: tuple[str, ...]) -> tuple[list[Json], set[str]]:
     """Return the definitions, and the names of those that have converters."""
     if not paths and not modules:
         command = click.get_current_context().command_path
@@ -117,7 +112,7 @@ def _load(
     return build_crds(models), converted
 
 
-async def _check(definitions: Sequence[dict[str, Any]], converted: set[str]) -> bool:
+async def _check(definitions: Sequence[Json], converted: set[str]) -> bool:
     """Print how definitions differ from the cluster; return whether they are the same."""
     is_same = True
     async with connect_command() as client:
@@ -140,14 +135,10 @@ async def _check(definitions: Sequence[dict[str, Any]], converted: set[str]) -> 
 
 
 async def _apply(
-    definitions: Sequence[dict[str, Any]],
-    converted: set[str],
-    *,
-    is_breaking: bool,
-    is_taking_over: bool,
+    definitions: Sequence[Json], converted: set[str], *, is_breaking: bool, is_taking_over: bool
 ) -> None:
     async with connect_command() as client:
-        problems, found = [], dict[str, dict[str, Any]]()
+        problems, found = [], dict[str, Json]()
         for wanted in definitions:
             name = wanted["metadata"]["name"]
             present = found[name] = await fetch(client, CRDS.get_url(name=name))
@@ -174,9 +165,7 @@ async def _apply(
             await _wait_served(client, wanted)
 
 
-def _find_problems(
-    present: dict[str, Any], wanted: dict[str, Any], converted: set[str]
-) -> list[str]:
+def _find_problems(present: Json, wanted: Json, converted: set[str]) -> list[str]:
     """Return what breaks stored objects or clients if a definition is applied."""
     name, problems = wanted["metadata"]["name"], compare(present, wanted) if present else []
     if name not in converted and not is_converted(present or wanted):
@@ -185,9 +174,7 @@ def _find_problems(
     return [f"{name}: {problem}" for problem in problems]
 
 
-async def _prepare_conversion(
-    client: Client, wanted: dict[str, Any], present: dict[str, Any]
-) -> None:
+async def _prepare_conversion(client: Client, wanted: Json, present: Json) -> None:
     """Let requests in other versions fail until the operator runs and writes its address.
 
     Otherwise, the API server would only change ``apiVersion``, and drop the fields that the other
@@ -207,24 +194,15 @@ async def _prepare_conversion(
 
 
 async def _send(
-    client: Client,
-    wanted: dict[str, Any],
-    *,
-    is_dry: bool,
-    is_forced: bool,
-    manager: str = _MANAGER,
-) -> dict[str, Any]:
-    """Apply a definition on the server.
-
-    Raises:
-        click.ClickException: the API server refuses it; the message has its reason.
-    """
+    client: Client, wanted: Json, *, is_dry: bool, is_forced: bool, manager: str = _MANAGER
+) -> Json:
+    """Apply a definition on the server."""
     params = {"fieldManager": manager, "force": "true" if is_forced else "false"}
     params |= {"dryRun": "All"} if is_dry else {}
     path = CRDS.get_url(name=wanted["metadata"]["name"])
     call = Call("PATCH", path, params, encode_yaml(wanted), APPLY_PATCH)
     try:
-        found: dict[str, Any] = await client.perform(call)
+        found: Json = await client.perform(call)
     except APIStatusError as exc:
         causes = cast("Sequence[dict[str, str]]", exc.details.get("causes") or ())
         conflicts = [one for one in causes if one.get("reason") == "FieldManagerConflict"]
@@ -240,12 +218,8 @@ async def _send(
     return found
 
 
-async def _wait_served(client: Client, wanted: dict[str, Any]) -> None:
-    """Wait until all versions of a kind are served.
-
-    Raises:
-        click.ClickException: one of them is not served in time.
-    """
+async def _wait_served(client: Client, wanted: Json) -> None:
+    """Wait until all versions of a kind are served."""
     name = wanted["metadata"]["name"]
     if await wait_served(client, wanted, _PATIENCE):
         present = await client.get(CRDS, None, name)

@@ -101,11 +101,7 @@ def migrate(
 
 
 def _find_kinds(paths: tuple[str, ...], modules: tuple[str, ...]) -> dict[str, str | None]:
-    """Return the definitions of models with several versions, with the versions to store.
-
-    Raises:
-        click.ClickException: there are none.
-    """
+    """Return the definitions of models with several versions, with the versions to store."""
     registry, _ = load_quietly(paths, modules)
     found: dict[str, str | None] = {}
     for definition in build_crds(find_models(registry)):
@@ -133,22 +129,11 @@ async def _migrate(
 
 @dataclass
 class _Migration:
-    """The migration of one kind.
-
-    Attributes:
-        client: for the requests.
-        name: of the CustomResourceDefinition.
-        wanted: the version that must be the storage version; None for any.
-        progress: shows the objects.
-        is_dry: whether nothing is stored.
-        is_forced: whether fields can be dropped.
-        failures: the objects that cannot be rewritten, with the reasons.
-        count: how many objects were rewritten.
-    """
+    """The migration of one kind."""
 
     client: Client
-    name: str
-    wanted: str | None
+    name: str  # of the CustomResourceDefinition
+    wanted: str | None  # the version that must be the storage version; None for any
     progress: Progress
     is_dry: bool
     is_forced: bool
@@ -205,11 +190,7 @@ class _Migration:
         )
 
     def _check_drops(self, definition: Json, storage: str) -> None:
-        """Check that the objects lose no fields.
-
-        Raises:
-            click.ClickException: they do.
-        """
+        """Check that the objects lose no fields."""
         if self.is_forced or is_converted(definition):
             return
         stored = definition["status"]["storedVersions"]

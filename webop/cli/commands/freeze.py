@@ -202,16 +202,10 @@ def resume(request: Request) -> None:
 async def _do_everywhere(
     request: Request, act: Callable[[Client, Resource, str | None], Awaitable[bool]]
 ) -> None:
-    """Do something to each chosen peering object.
-
-    Raises:
-        click.ClickException: it failed for some of them; with a line for each failure.
-    """
+    """Do something to each chosen peering object."""
     async with connect_command() as client:
         kind = await _find_kind(client, clusterwide=request.clusterwide)
-        failures = []
-        missing = []
-        done = 0
+        failures, done, absent = [], 0, f"There is no peering {request.peering!r}"
         for namespace, is_named in await _list_namespaces(client, request):
             try:
                 is_there = await act(client, kind, namespace)
@@ -220,11 +214,8 @@ async def _do_everywhere(
                 continue
             done += is_there
             if not is_there and is_named:
-                missing.append(namespace)
-    absent = f"There is no peering {request.peering!r}"
-    for namespace in missing:
-        command = build_creation_command(kind, namespace, request.peering)
-        failures.append(f"{absent} {_where(namespace)}. Create it: {command}")
+                command = build_creation_command(kind, namespace, request.peering)
+                failures.append(f"{absent} {_where(namespace)}. Create it: {command}")
     if failures or not done:
         raise click.ClickException("\n".join(failures) or f"{absent} in these namespaces.")
 

@@ -260,9 +260,6 @@ def _write_files(folder: Path, texts: Mapping[str, str]) -> None:
 
     The first file names the others or their place: without it, the folder has no such files, but
     perhaps printed manifests.
-
-    Raises:
-        click.ClickException: there are other files of these names, or the folder is not writable.
     """
     try:
         is_own = (folder / next(iter(texts))).exists()

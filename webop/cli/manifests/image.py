@@ -132,11 +132,7 @@ def is_indexed() -> bool:
 
 
 def _check_imports(root: Path, files: Iterable[Path], provided: Iterable[str]) -> None:
-    """Check that the files import, also in functions, only webop and what some wheels provide.
-
-    Raises:
-        ConfigurationError: they import more, so the image needs requirements.
-    """
+    """Check that the files import, also in functions, only webop and what some wheels provide."""
     imported = {name: file for file in sorted(files) for name in _list_imports(root / file)}
     own = {part.removesuffix(".py") for file in files for part in file.parts}
     known = metadata.packages_distributions()

@@ -34,12 +34,7 @@ class Request:
 
     Attributes:
         sources: the arguments of ``webop run`` that name files and modules.
-        canary: the image that a canary tries.
-        rbac: files with RBAC rules, and rights in the short form.
-        metrics: the namespace of the pods that scrape the metrics.
-        variables: the environment variables of the container.
         namespaces: where the operator works; empty for the whole cluster.
-        rights_for: "run", or "plan" for only the account that plans.
         is_chart: whether names are stand-ins for values of a chart.
     """
 
@@ -114,14 +109,12 @@ class Plan:
     def _name(self) -> str:
         return _dump(self.request.name)
 
-    @property
-    def _head(self) -> str:
-        return self._build_head(self.request.name)
-
-    def _build_head(self, name: str) -> str:
+    def _build_head(self, api_version: str, kind: str, name: str = "") -> str:
         return f"""\
+apiVersion: {api_version}
+kind: {kind}
 metadata:
-  name: {_dump(name)}
+  name: {_dump(name or self.request.name)}
   namespace: {_dump(self.request.home)}
   labels:
     app.kubernetes.io/name: {self._name}"""
@@ -138,7 +131,7 @@ metadata:
 
     def build_account(self) -> str:
         """Return the service account."""
-        return f"apiVersion: v1\nkind: ServiceAccount\n{self._head}"
+        return self._build_head("v1", "ServiceAccount")
 
     def build_canary(self, image: str) -> str:
         """Return the Deployment of a canary; its pods have the labels of the others, too."""
@@ -165,9 +158,7 @@ metadata:
             port = self.server.port or self.server.DEFAULT_PORT
             ports.append(f"            - {{name: webhooks, containerPort: {port}}}")
         return f"""\
-apiVersion: apps/v1
-kind: Deployment
-{self._build_head(name)}
+{self._build_head("apps/v1", "Deployment", name)}
 spec:
   replicas: {self.replicas}
   strategy:
@@ -281,9 +272,7 @@ spec:
     def build_budget(self) -> str:
         """Return the PodDisruptionBudget, which keeps a replica while nodes are drained."""
         return f"""\
-apiVersion: policy/v1
-kind: PodDisruptionBudget
-{self._head}
+{self._build_head("policy/v1", "PodDisruptionBudget")}
 spec:
   maxUnavailable: 1
   # Pods that are not ready do not block the drain of a node.
@@ -296,9 +285,7 @@ spec:
         """Return the ResourceQuota without which GKE refuses pods of the system's priority."""
         return f"""\
 # Some clusters (GKE) allow this priority only in namespaces with such a quota.
-apiVersion: v1
-kind: ResourceQuota
-{self._head}
+{self._build_head("v1", "ResourceQuota")}
 spec:
   hard: {{pods: "100"}}
   scopeSelector:
@@ -310,9 +297,7 @@ spec:
         port = self.server.service_port if self.server else 443
         return f"""\
 # API servers call the webhooks of ready pods at this Service.
-apiVersion: v1
-kind: Service
-{self._build_head(self.service)}
+{self._build_head("v1", "Service", self.service)}
 spec:
   selector:
     app.kubernetes.io/name: {self._name}
@@ -322,9 +307,7 @@ spec:
     def build_policy(self) -> str:
         """Return the NetworkPolicy: API servers, the kubelet and scrapers can connect to pods."""
         policy = f"""\
-apiVersion: networking.k8s.io/v1
-kind: NetworkPolicy
-{self._head}
+{self._build_head("networking.k8s.io/v1", "NetworkPolicy")}
 spec:
   podSelector:
     matchLabels:

@@ -72,11 +72,7 @@ def split_rules(texts: Iterable[str]) -> tuple[list[str], str]:
 
 
 def _read_rules(path: Path) -> str:
-    """Return the text of a file with a list of rules, comments included.
-
-    Raises:
-        ConfigurationError: the file cannot be read, or has other content.
-    """
+    """Return the text of a file with a list of rules, comments included."""
     try:
         text = path.read_text()
         rules = yaml.safe_load(text)
