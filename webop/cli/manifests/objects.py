@@ -21,6 +21,16 @@ limits: {memory: 256Mi, ephemeral-storage: 256Mi}"""
 #: The classes that every cluster has are for its vital parts.
 SYSTEM_PRIORITY = "system-cluster-critical"
 _CANARY_SHARDS = "2"
+_OPEN_POLICY = """\
+# This policy is open: all pods of the cluster can connect to the webhooks. A policy cannot select
+# API servers, which are not pods. So exclude the networks of the pods (--pod-network or --cluster),
+# or admit only the addresses of your control plane (kubectl get endpoints kubernetes)."""
+_CLOSED_POLICY = """\
+# Only API servers can connect to the webhooks, and the kubelet to the probes (it needs no rule).
+# A policy cannot select API servers, which are not pods. So it excludes the networks of the pods.
+# It is better to replace both blocks by the addresses of your control plane (kubectl get endpoints
+# kubernetes). In some clusters, API servers connect through agents in kube-system (konnectivity).\
+"""
 
 
 def _dump(value: Any) -> str:
@@ -306,59 +316,42 @@ spec:
 
     def build_policy(self) -> str:
         """Return the NetworkPolicy: API servers, the kubelet and scrapers can connect to pods."""
-        policy = f"""\
-{self._build_head("networking.k8s.io/v1", "NetworkPolicy")}
-spec:
-  podSelector:
-    matchLabels:
-      app.kubernetes.io/name: {self._name}
-  policyTypes: [Ingress]"""
-        scraping = (
-            ""
-            if self.request.metrics is None
-            else f"""
+        head, rules = "# Only the kubelet can connect to the pods; it needs no rule.", ""
+        if self.server:
+            head, rules = _OPEN_POLICY, "\n    - ports:\n        - {protocol: TCP, port: webhooks}"
+        if self.server and self.pod_networks:
+            head = _CLOSED_POLICY
+            rules += f"""
+      from:
+{self._build_blocks()}\
+        - namespaceSelector:
+            matchLabels: {{kubernetes.io/metadata.name: kube-system}}
+          podSelector:
+            matchLabels: {{k8s-app: konnectivity-agent}}"""
+        if self.request.metrics is not None:
+            head = head if self.server else "# The kubelet needs no rule to call the probes."
+            rules += f"""
     # Pods of this namespace scrape the metrics, at the port of the probes.
     - ports:
         - {{protocol: TCP, port: probes}}
       from:
         - namespaceSelector:
             matchLabels: {{kubernetes.io/metadata.name: {_dump(self.request.metrics)}}}"""
-        )
-        if self.server is None and scraping:
-            head = "# The kubelet needs no rule to call the probes."
-            return f"{head}\n{policy}\n  ingress:{scraping}"
-        if self.server is None:
-            return f"# Only the kubelet can connect to the pods; it needs no rule.\n{policy}"
-        if not self.pod_networks:
-            return f"""\
-# This policy is open: all pods of the cluster can connect to the webhooks. A policy cannot select
-# API servers, which are not pods. So exclude the networks of the pods (--pod-network or --cluster),
-# or admit only the addresses of your control plane (kubectl get endpoints kubernetes).
-{policy}
-  ingress:
-    - ports:
-        - {{protocol: TCP, port: webhooks}}{scraping}"""
-        blocks = "".join(
-            f"        - ipBlock: {{cidr: {json.dumps(everything)}, except: {json.dumps(own)}}}\n"
-            if own
-            else f"        - ipBlock: {{cidr: {json.dumps(everything)}}}\n"
-            for everything, own in (
-                ("0.0.0.0/0", [cidr for cidr in self.pod_networks if ":" not in cidr]),
-                ("::/0", [cidr for cidr in self.pod_networks if ":" in cidr]),
-            )
-        )
+        ingress = f"\n  ingress:{rules}" if rules else ""
         return f"""\
-# Only API servers can connect to the webhooks, and the kubelet to the probes (it needs no rule).
-# A policy cannot select API servers, which are not pods. So it excludes the networks of the pods.
-# It is better to replace both blocks by the addresses of your control plane (kubectl get endpoints
-# kubernetes). In some clusters, API servers connect through agents in kube-system (konnectivity).
-{policy}
-  ingress:
-    - ports:
-        - {{protocol: TCP, port: webhooks}}
-      from:
-{blocks}\
-        - namespaceSelector:
-            matchLabels: {{kubernetes.io/metadata.name: kube-system}}
-          podSelector:
-            matchLabels: {{k8s-app: konnectivity-agent}}{scraping}"""
+{head}
+{self._build_head("networking.k8s.io/v1", "NetworkPolicy")}
+spec:
+  podSelector:
+    matchLabels:
+      app.kubernetes.io/name: {self._name}
+  policyTypes: [Ingress]{ingress}"""
+
+    def _build_blocks(self) -> str:
+        """Return all addresses but those of pods."""
+        lines = []
+        for everything in ("0.0.0.0/0", "::/0"):
+            own = [cidr for cidr in self.pod_networks if (":" in cidr) == (":" in everything)]
+            more = f", except: {json.dumps(own)}" if own else ""
+            lines.append(f"        - ipBlock: {{cidr: {json.dumps(everything)}{more}}}\n")
+        return "".join(lines)
