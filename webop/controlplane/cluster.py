@@ -180,7 +180,7 @@ class LocalCluster:
     @property
     def pids(self) -> dict[str, int]:
         """The process ids by name, e.g. to stop one with SIGSTOP."""
-        return {process.name: process.pid for process in self._get_state().processes}
+        return {name: process.pid for name, process in self._get_state().processes.items()}
 
     @property
     def is_started(self) -> bool:
@@ -267,7 +267,7 @@ class LocalCluster:
             ClusterError: there is no binary, or it does not start.
         """
         state = self._get_state()
-        process = state.get_process(CONTROLLER_MANAGER)
+        process = state.processes.get(CONTROLLER_MANAGER)
         if process is not None and is_running(process):
             return
         binaries = Binaries(state.binaries, state.version.removeprefix("v"), state.source)
@@ -431,14 +431,14 @@ class LocalCluster:
     def _restart(self, name: str) -> None:
         """Restart a process with the same command; wait until the API server is ready."""
         self._kill(name)
-        process = self._get_state().get_process(name)
+        process = self._get_state().processes.get(name)
         if process is not None:
-            self._launch(name, list(process.argv))
+            self._launch(name, process.argv)
             self._wait(self.is_ready, "the API server to be ready")
 
     def _kill(self, name: str) -> None:
         """Kill one of the processes, if it is running; its record stays."""
-        process = self._get_state().get_process(name)
+        process = self._get_state().processes.get(name)
         if process is not None:
             end_process(process)
 
@@ -446,11 +446,11 @@ class LocalCluster:
         """Wait for a condition while all processes run."""
         deadline = time.monotonic() + _START_TIMEOUT
         while not is_met():
-            for process in self._get_state().processes:
+            for name, process in self._get_state().processes.items():
                 if not is_running(process):
                     raise ClusterError(
-                        f"{process.name} exited while waiting for {what}. "
-                        + cache.describe_log(self._get_log(process.name))
+                        f"{name} exited while waiting for {what}. "
+                        + cache.describe_log(self._get_log(name))
                     )
             if time.monotonic() > deadline:
                 raise ClusterError(
@@ -459,9 +459,10 @@ class LocalCluster:
                 )
             time.sleep(POLL_INTERVAL)
 
-    def _launch(self, name: str, argv: list[str]) -> None:
-        process = start_process(name, argv, folder=self.folder, log=self._get_log(name))
-        self._put(self._get_state().put_process(process))
+    def _launch(self, name: str, argv: Sequence[str]) -> None:
+        state = self._get_state()
+        process = start_process(argv, folder=self.folder, log=self._get_log(name))
+        self._put(replace(state, processes={**state.processes, name: process}))
 
     def _put(self, state: ClusterState) -> None:
         self._state = state

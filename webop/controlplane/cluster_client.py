@@ -76,7 +76,14 @@ class AdminClient:
 
     def has(self, path: str) -> bool:
         """Return whether the response to a GET is a success; False also without a response."""
-        return self._run(lambda client: _has(client, path))
+
+        async def look(client: Client) -> bool:
+            with contextlib.suppress(APIError, TimeoutError):
+                async with client.stream(path, limits=_LIMITS):
+                    return True
+            return False
+
+        return self._run(look)
 
     def apply(
         self, manifests: Iterable[Manifest], namespace: str | None, *, dry_run: bool = False
@@ -137,8 +144,12 @@ class AdminClient:
                     method, path, params=params, body=body, content_type=content_type
                 )
             )
-            if stored["kind"] == "CustomResourceDefinition" and not dry_run:
-                await _wait_served(client, stored)
+            is_new = stored["kind"] == "CustomResourceDefinition" and not dry_run
+            if is_new and (missing := await wait_served(client, stored, _SERVING_TIMEOUT)):
+                raise ClusterError(
+                    f"The API server does not serve {', '.join(sorted(map(str, missing)))} "
+                    f"{_SERVING_TIMEOUT:g} s after the CRD was applied."
+                )
         return stored
 
     async def _find(self, client: Client, api_version: str, kind: str) -> Resource:
@@ -153,22 +164,6 @@ class AdminClient:
                     "resource, apply its CRD first."
                 ) from None
         return self._kinds[known]
-
-
-async def _has(client: Client, path: str) -> bool:
-    with contextlib.suppress(APIError, TimeoutError):
-        async with client.stream(path, limits=_LIMITS):
-            return True
-    return False
-
-
-async def _wait_served(client: Client, definition: Json) -> None:
-    """Wait until all served versions of a CRD can be read."""
-    if missing := await wait_served(client, definition, _SERVING_TIMEOUT):
-        raise ClusterError(
-            f"The API server does not serve {', '.join(sorted(map(str, missing)))} "
-            f"{_SERVING_TIMEOUT:g} s after the CRD was applied."
-        )
 
 
 @contextlib.contextmanager

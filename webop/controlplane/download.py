@@ -103,8 +103,8 @@ def read_pin(name: str) -> str | None:
     return next((digest for digest, known in found if known == name), None)
 
 
-def download_archive(archive: Archive, target: Path, progress: Progress) -> None:
-    """Download an archive, verify its checksum, and unpack its binaries into a folder.
+def download_archive(archive: Archive, target: Path, progress: Progress) -> str:
+    """Download an archive, verify it, and unpack its binaries into a folder; return its version.
 
     Raises:
         SourceError: the download failed.
@@ -123,10 +123,11 @@ def download_archive(archive: Archive, target: Path, progress: Progress) -> None
                     shutil.copyfileobj(stream, output)
                 (target / name).chmod(0o755)
     packed.unlink()
+    return archive.version
 
 
-def download_release(name: str, version: str, target: Path, progress: Progress) -> None:
-    """Download one binary of a release of Kubernetes, and verify its checksum.
+def download_release(name: str, version: str, target: Path, progress: Progress) -> str:
+    """Download one binary of a release of Kubernetes, and verify it; return the version.
 
     Raises:
         SourceError: the binary is not published, or not reachable within seconds.
@@ -143,6 +144,7 @@ def download_release(name: str, version: str, target: Path, progress: Progress) 
     _note_beside(url, progress)
     _download(url, target / name, "sha256", expected[0], progress)
     (target / name).chmod(0o755)
+    return version
 
 
 def _get_url(variable: str, default: str) -> str:

@@ -91,8 +91,8 @@ def _read_processes(folder: Path) -> list[tuple[int, str]]:
         state = json.loads((folder / STATE_FILE).read_bytes())
         if state["host"] != get_host():
             return []
-        return [(int(one["pid"]), str(one["started"])) for one in state["processes"]]
-    except (OSError, ValueError, KeyError, TypeError):
+        return [(int(one["pid"]), str(one["started"])) for one in state["processes"].values()]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return []
 
 

@@ -10,8 +10,8 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pydantic_core
@@ -32,15 +32,14 @@ _FOREIGN_AGE = 7 * 24 * 3600.0
 
 @dataclass(frozen=True)
 class Process:
-    """One process: its identity, its name, its command line."""
+    """One process: its identity and its command line."""
 
     pid: int
     started: str
-    name: str = ""
     argv: tuple[str, ...] = ()
 
 
-def start_process(name: str, argv: list[str], *, folder: Path, log: Path) -> Process:
+def start_process(argv: Sequence[str], *, folder: Path, log: Path) -> Process:
     """Start a process in a separate session, so that Ctrl-C does not stop the cluster."""
     # Without the user's settings of etcd, and without proxies, which webhooks would use.
     environment = {
@@ -59,12 +58,12 @@ def start_process(name: str, argv: list[str], *, folder: Path, log: Path) -> Pro
             start_new_session=True,
         )
     child.returncode = 0  # it can outlive this process: otherwise Python warns of it
-    return identify(child.pid, name, argv)
+    return identify(child.pid, argv)
 
 
-def identify(pid: int, name: str = "", argv: Iterable[str] = ()) -> Process:
+def identify(pid: int, argv: Iterable[str] = ()) -> Process:
     """Return the process of an id that runs now."""
-    return Process(pid, reaper.get_start_time(pid) or "", name, tuple(argv))
+    return Process(pid, reaper.get_start_time(pid) or "", tuple(argv))
 
 
 def is_running(process: Process) -> bool:
@@ -100,25 +99,12 @@ class ClusterState:
     version: str = ""
     source: str = ""
     binaries: Path = Path()
-    processes: tuple[Process, ...] = ()
-
-    def get_process(self, name: str) -> Process | None:
-        """Find a process by its name."""
-        return next((process for process in self.processes if process.name == name), None)
+    processes: Mapping[str, Process] = field(default_factory=dict)  # by their names
 
     def get_dead_processes(self) -> list[str]:
         """Return the names of required processes that are not running."""
-        processes = {name: self.get_process(name) for name in (ETCD, APISERVER)}
-        return [
-            name
-            for name, process in processes.items()
-            if process is None or not is_running(process)
-        ]
-
-    def put_process(self, process: Process) -> ClusterState:
-        """Return the state with a process added or replaced."""
-        others = tuple(one for one in self.processes if one.name != process.name)
-        return replace(self, processes=(*others, process))
+        running = {name for name, process in self.processes.items() if is_running(process)}
+        return [name for name in (ETCD, APISERVER) if name not in running]
 
 
 def check_name(name: str) -> str:

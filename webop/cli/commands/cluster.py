@@ -136,7 +136,7 @@ def status(ctx: click.Context, name: str) -> None:
         ("Binaries", state.source),
         ("Kubeconfig", state.folder / "kubeconfig.yaml"),
         ("Logs", state.logs),
-        *((process.name, f"pid {process.pid}") for process in state.processes),
+        *((title, f"pid {process.pid}") for title, process in state.processes.items()),
     ]
     for title, text in rows:
         click.echo(f"{title + ':':<25}{text}")
@@ -208,7 +208,7 @@ def _find_running(name: str) -> LocalCluster | None:
 def _check_running(name: str, version: str | None, flags: Sequence[str]) -> None:
     """Refuse what a running cluster does not have."""
     state = load_state(name)
-    server = state.get_process(APISERVER) if state is not None else None
+    server = state.processes.get(APISERVER) if state is not None else None
     if state is None or server is None:  # it was stopped meanwhile
         return
     differences = [f"runs without {flag}" for flag in flags if flag not in server.argv]

@@ -24,7 +24,7 @@ from webop.cli.options import (
 )
 from webop.client.api import Client
 from webop.client.discovery import discover
-from webop.client.standalone import connect_command
+from webop.client.standalone import connect_command, fetch
 from webop.coordination.peer_records import (
     GROUPS,
     Peer,
@@ -34,7 +34,7 @@ from webop.coordination.peer_records import (
     format_time,
     parse_peers,
 )
-from webop.errors import APINotFoundError, APIStatusError
+from webop.errors import APIStatusError
 from webop.identities import detect_own_identity
 from webop.logs.sanitizing import escape
 from webop.objects.namespace_patterns import is_exact, select_namespaces
@@ -176,9 +176,8 @@ def resume(request: Request) -> None:
     """  # noqa: D301  \b keeps click from wrapping the lines
 
     async def remove(client: Client, kind: Resource, namespace: str | None) -> bool:
-        try:
-            body = await client.get(kind, namespace, request.peering)
-        except APINotFoundError:
+        body = await fetch(client, kind.get_url(namespace=namespace, name=request.peering))
+        if not body:
             return False
         where, status = _where(namespace), body.get("status")
         if isinstance(status, dict) and request.identity in status:

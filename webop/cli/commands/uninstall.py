@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime as dt
 import shutil
 from collections.abc import Collection, Mapping
@@ -207,16 +208,12 @@ async def _find_objects(client: Client, choice: Choice) -> tuple[list[HeldObject
 async def _remove_configurations(
     client: Client, found: Mapping[str, Found], *, is_dry: bool
 ) -> None:
+    params, suffix = ({"dryRun": "All"}, " (dry run)") if is_dry else (None, "")
     for name, both in found.items():
         for kind in both:
-            path = KINDS[kind].get_url(name=name)
-            params = {"dryRun": "All"} if is_dry else None
-            try:
-                await client.request("DELETE", path, params=params)
-            except APINotFoundError:
-                continue
-            suffix = " (dry run)" if is_dry else ""
-            click.echo(f"{KINDS[kind].plural} {name}: removed{suffix}")
+            with contextlib.suppress(APINotFoundError):
+                await client.request("DELETE", KINDS[kind].get_url(name=name), params=params)
+                click.echo(f"{KINDS[kind].plural} {name}: removed{suffix}")
 
 
 def find_kinds(kind: str, known: Collection[Resource]) -> Collection[Resource]:
