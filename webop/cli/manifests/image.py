@@ -48,8 +48,7 @@ def build_dockerfile(
         sources: the arguments of ``webop run`` that name files and modules.
         command: the arguments of ``webop image``, for the first comment.
         name: the name of the image.
-        wheels: a folder in the root with wheels that are in no package index, such as webop's;
-            None for ``wheels``, if it exists.
+        wheels: the folder with wheels in the root; None for ``wheels``, if it exists.
 
     Raises:
         ConfigurationError: there is no wheel of webop, but this webop is of no package index; or
