@@ -16,6 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Self
 
+import yaml
+
 from webop.errors import ClusterError, ConfigurationError
 
 from . import cache, reaper
@@ -35,7 +37,6 @@ from .command_lines import (
 )
 from .credentials import (
     CredentialFiles,
-    build_kubeconfig,
     build_user_fields,
     create_credentials,
     write_private,
@@ -475,15 +476,18 @@ class LocalCluster:
         self, path: Path, user: str, fields: dict[str, str], namespace: str = "default"
     ) -> None:
         """Write a kubeconfig of a user of this cluster, readable for this user only."""
-        content = build_kubeconfig(
-            server=self.server,
-            ca_data=self.ca_data,
-            context=f"webop-{self.name}",
-            user=user,
-            fields=fields,
-            namespace=namespace,
-        )
-        write_private(path, content)
+        name = f"webop-{self.name}"
+        cluster = {"server": self.server, "certificate-authority-data": self.ca_data}
+        context = {"cluster": name, "user": user, "namespace": namespace}
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": name, "cluster": cluster}],
+            "users": [{"name": user, "user": fields}],
+            "contexts": [{"name": name, "context": context}],
+            "current-context": name,
+        }
+        write_private(path, yaml.safe_dump(config, sort_keys=False).encode())
 
     def _get_client(self) -> AdminClient:
         if self._client is None or self._client.server != self.server:

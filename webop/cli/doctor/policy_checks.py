@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 from webop.admission.configurations.building import GROUP, OWN_REQUESTS
@@ -36,30 +35,24 @@ async def check_rules(context: Context) -> list[Finding]:
         names = {name for name in policies if name.rpartition(".")[0] == rule.id}
         if context.home:
             names &= {f"{rule.id}.{str(context.account).rpartition(':')[2]}"}
-        found = [_judge(context, rule, name, policies, bindings) for name in sorted(names)]
+        found = [_judge(context, rule, n, policies[n], bindings.get(n)) for n in sorted(names)]
         found = [one for one in found if one.level is Level.OK] or found
         missing = fail(rule.id, "not in force: its policy is not in the cluster", _REMEDY)
         findings += found[:1] or [missing]
     return findings
 
 
-def _judge(
-    context: Context,
-    rule: Rule,
-    name: str,
-    policies: Mapping[str, Json],
-    bindings: Mapping[str, Json],
-) -> Finding:
-    if name not in bindings:
+def _judge(context: Context, rule: Rule, name: str, policy: Json, binding: Json | None) -> Finding:
+    if binding is None:
         return fail(rule.id, f"not in force: {name} has no binding", _REMEDY)
-    exempt, policy = None, dict(policies[name])
+    exempt = None
     if context.account and context.calls_startup:
         exempt = context.account if context.settings.admission.exempt_account else None
     elif "matchConditions" in policy:  # whose requests are exempt is unknown here
         conditions = [one for one in policy["matchConditions"] if one["name"] != OWN_REQUESTS]
-        policy["matchConditions"] = conditions
+        policy = {**policy, "matchConditions": conditions}
     made = build_policy(rule, name, context.resources, labels={}, exempt=exempt)
-    for wanted, spec in zip(made, (policy, bindings[name]), strict=True):
+    for wanted, spec in zip(made, (policy, binding), strict=True):
         if changes := compare_policies(spec, wanted["spec"]):
             text = f"{wanted['kind']} {name} differs from the rule in {changes[0].field}"
             return warn(rule.id, text, _REMEDY)
