@@ -432,16 +432,12 @@ class LocalCluster:
     def _restart(self, name: str) -> None:
         """Restart a process with the same command; wait until the API server is ready."""
         self._kill(name)
-        process = self._get_state().processes.get(name)
-        if process is not None:
-            self._launch(name, process.argv)
-            self._wait(self.is_ready, "the API server to be ready")
+        self._launch(name, self._get_state().processes[name].argv)
+        self._wait(self.is_ready, "the API server to be ready")
 
     def _kill(self, name: str) -> None:
         """Kill one of the processes, if it is running; its record stays."""
-        process = self._get_state().processes.get(name)
-        if process is not None:
-            end_process(process)
+        end_process(self._get_state().processes[name])
 
     def _wait(self, is_met: Callable[[], bool], what: str) -> None:
         """Wait for a condition while all processes run."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 from webop.admission.configurations.building import (
     GROUP,
@@ -28,13 +28,12 @@ from webop.errors import APIForbiddenError
 from webop.models.crd_comparison import compare
 from webop.models.crds import is_converted
 from webop.models.versions import collect_versions
+from webop.objects.fields import Json
 from webop.objects.names import join_names
 from webop.objects.resources import CRDS
 from webop.planning.items import Certainty, FieldChange, Item, Section, list_changes, note
 from webop.servers.base import WebhookClientConfig, WebhookClientConfigService
 from webop.servers.service_server import WebhookServiceServer
-
-Json = dict[str, Any]
 
 _OWN: Final = (OWN_REQUESTS, "not-the-certificate")  # conditions that depend on the deployment
 _WRITTEN: Final = "Webhook configurations"  # by the operator itself

@@ -63,7 +63,6 @@ class Section:
     """The items about the objects of a kind, or about the whole operator.
 
     Attributes:
-        title: of what.
         count: the number of objects.
         changed: the number of objects with changes.
         left_out: the number of objects with items that are not shown.

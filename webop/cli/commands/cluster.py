@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import click
 
-from webop.cli.tables import build_table
+from webop.cli.tables import print_table
 from webop.controlplane.binaries import APISERVER, CONTROLLER_MANAGER, find_asked
 from webop.controlplane.cluster import LocalCluster
 from webop.controlplane.reaper import end_cluster
@@ -194,7 +194,7 @@ def list_() -> None:
     for state in load_all_states():
         owner = "webop cluster start" if state.owner is None else f"process {state.owner.pid}"
         rows.append((state.name, _detect_condition(state), state.version, state.server, owner))
-    click.echo(build_table(rows))
+    print_table(rows)
 
 
 def _find_running(name: str) -> LocalCluster | None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import shutil
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ from typing import Any
 import click
 
 from webop.cli.options import load_quietly, source_options
-from webop.cli.tables import build_table
+from webop.cli.tables import print_table
 from webop.handlers.model import Activity, Handler, Rule, list_layers, name_decorator
 from webop.handlers.registry import OperatorRegistry
 from webop.kopf_alias import advise_about_kopf
@@ -54,8 +52,7 @@ def handlers(paths: tuple[str, ...], modules: tuple[str, ...]) -> None:
     rows: list[tuple[str, ...]] = [_HEADINGS]
     rows += (_build_row(name_decorator(one), _locate(one), one) for one in found)
     rows += (_build_row("webop.rule", "-", rule) for rule in registry.rules)
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    click.echo(build_table(rows, width))
+    print_table(rows)
 
 
 def _build_row(name: str, source: str, declared: Handler | Rule) -> tuple[str, ...]:

@@ -25,9 +25,6 @@ class Context(Inspection):
     Attributes:
         managed: the name of the webhook configurations: the option, or else the setting, once the
             settings are complete; None for all in the cluster.
-        is_probing: whether to make API servers call the webhooks.
-        calls_startup: whether to call the startup handlers.
-        client: of the user.
         now: the time of the API server; after the login, as is `username`.
         username: the name of the user's account; None if the API server does not return it.
         replicas: those with a live record; after the webhook configurations. `resources` are there
