@@ -13,9 +13,9 @@ import click
 
 from webop.admission.configurations.crd_conversions import build_conversion
 from webop.cli.commands.crd_migration import migrate
-from webop.cli.manifests.yaml_text import dump
 from webop.cli.options import load_quietly, source_options
 from webop.cli.required_rights import find_models
+from webop.cli.yaml_text import dump
 from webop.client.api import Client
 from webop.client.http.requests import APPLY_PATCH, Call, encode_yaml
 from webop.client.standalone import connect_command, fetch

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from webop.aio.concurrency import run_concurrently
 from webop.cli.doctor.check_context import Context, Json
 from webop.cli.doctor.findings import Finding, Level, approve, warn
-from webop.cli.manifests.yaml_text import dump
 from webop.cli.required_rights import Need, list_needs
+from webop.cli.yaml_text import dump
 from webop.models.definitions import advise_creation
 from webop.objects.rights import parse_right
 from webop.servers.certificates.secret import parse_secret

@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 
 from webop.cli.manifests.objects import RESOURCES, Request
-from webop.cli.manifests.yaml_text import dump
+from webop.cli.yaml_text import dump
 
 # Names that are valid, and that nobody has.
 _NAME, _HOME, _IMAGE = "webop-chart-name", "webop-chart-home", "webop-chart-image"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from webop.cli.manifests.yaml_text import dump
+from webop.cli.yaml_text import dump
 from webop.servers.service_server import WebhookServiceServer
 
 PROBES_PORT = 8080

@@ -20,7 +20,6 @@ from webop.admission.conversion_reviews import PATH
 from webop.cli.manifests.kinds import find_kinds, list_builtin, parse_definition, read_definitions
 from webop.cli.manifests.objects import PROBES_PORT, STATUS_PORT, SYSTEM_PRIORITY, Plan, Request
 from webop.cli.manifests.roles import build_dry_run_policy, build_rights, split_rules
-from webop.cli.manifests.yaml_text import dump
 from webop.cli.required_rights import (
     Inspection,
     call_startup,
@@ -28,6 +27,7 @@ from webop.cli.required_rights import (
     list_needs,
     list_planning_needs,
 )
+from webop.cli.yaml_text import dump
 from webop.client.api import Client
 from webop.client.discovery import discover
 from webop.client.standalone import connect_command

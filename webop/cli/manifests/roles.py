@@ -11,8 +11,8 @@ import yaml
 
 from webop.admission.configurations.building import GROUP
 from webop.cli.manifests.objects import Plan
-from webop.cli.manifests.yaml_text import dump
 from webop.cli.required_rights import Need
+from webop.cli.yaml_text import dump
 from webop.errors import ConfigurationError
 from webop.objects.resources import CRDS, Resource
 from webop.objects.rights import VERBS, parse_right
