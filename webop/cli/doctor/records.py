@@ -201,13 +201,9 @@ async def check_lease(context: Context) -> list[Finding]:
 
 
 def judge_lease(subject: str, raw: Json, now: dt.datetime, replicas: Collection[str]) -> Finding:
-    """Return a finding about the holder of a Lease. Pure.
+    """Return a finding about the holder of a Lease, which is empty if it does not exist. Pure.
 
-    Args:
-        subject: the subject of the finding.
-        raw: the Lease; empty if it does not exist.
-        now: the current time of the API server.
-        replicas: those with a live record at the webhooks; empty if unknown.
+    The replicas are those with a live record at the webhooks; empty if unknown.
     """
     record = lease_content.Record.parse(raw)
     if not record.holder:

@@ -93,18 +93,11 @@ _RULE: Final = {"apiGroups", "resources", "resourceNames", "nonResourceURLs", "v
 
 
 def build_rights(
-    plan: Plan,
-    needs: Iterable[Need],
-    handled: Iterable[Resource],
-    own: str = "",
+    plan: Plan, needs: Iterable[Need], handled: Iterable[Resource], own: str
 ) -> Iterator[str]:
     """Yield the roles that the service account needs, and their bindings, as YAML.
 
-    Args:
-        plan: the deployment.
-        needs: what the operator needs.
-        handled: the kinds that have handlers.
-        own: rules as YAML text, to add in all namespaces of the operator.
+    ``own`` are rules as YAML text, to add in all namespaces of the operator.
     """
     served = plan.request.namespaces or ("",)
     places: dict[str, list[Need]] = {place: [] for place in ("", *served)}
