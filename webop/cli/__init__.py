@@ -25,8 +25,8 @@ To get started:
     webop run --all-namespaces -m shop.handlers  run it
 
 \b
-To complete with the TAB key:
-    eval "$(webop completion bash)"
+To complete with the TAB key, in bash; for others, zsh_source and fish_source:
+    eval "$(_WEBOP_COMPLETE=bash_source webop)"
 
 'webop COMMAND --help' shows the options of a command. For ASGI servers, the app is webop.app:app.
 """
@@ -63,10 +63,7 @@ def _load(name: str) -> Any:
             "image": "Print a Dockerfile for an operator.",
             "uninstall": "Remove what an operator has left in a cluster.",
         },
-        "Tools": {
-            "cluster": "Run a real Kubernetes API server on this machine.",
-            "completion": "Print the script for shell completion.",
-        },
+        "Tools": {"cluster": "Run a real Kubernetes API server on this machine."},
     },
     load=_load,
     context_settings={"help_option_names": ["-h", "--help"]},

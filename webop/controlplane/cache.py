@@ -17,18 +17,14 @@ import os
 import shutil
 import stat
 import sys
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from webop.errors import ConfigurationError
 
 from .versions import choose_newest, detect_platform
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
-
 _KEPT_LOGS = 10  # of finished test runs
-_TAIL_SIZE = 64 * 1024
 
 
 def get_root() -> Path:
@@ -122,13 +118,7 @@ def prune_logs() -> None:
 
 def read_last_lines(log: Path, count: int = 15) -> list[str]:
     """Return the last lines of a log; none if the file does not exist."""
-    try:
-        with log.open("rb") as stream:
-            size = stream.seek(0, os.SEEK_END)
-            stream.seek(max(0, size - _TAIL_SIZE))
-            text = stream.read().decode(errors="replace")
-    except FileNotFoundError:
-        return []
+    text = log.read_text("utf-8", "replace") if log.exists() else ""
     return [line.rstrip() for line in text.splitlines() if line.strip()][-count:]
 
 

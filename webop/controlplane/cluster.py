@@ -9,15 +9,18 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Self
+
+import yaml
 
 from webop.errors import ClusterError, ConfigurationError
 
-from . import cache
+from . import cache, reaper
 from .binaries import (
     APISERVER,
     CONTROLLER_MANAGER,
@@ -34,7 +37,6 @@ from .command_lines import (
 )
 from .credentials import (
     CredentialFiles,
-    build_kubeconfig,
     build_user_fields,
     create_credentials,
     write_private,
@@ -46,23 +48,16 @@ from .state import (
     Process,
     check_name,
     end_abandoned_clusters,
-    end_cluster,
     end_process,
     identify,
     is_abandoned,
     is_running,
-    let_all_go,
-    let_go,
     load_state,
     make_private_folder,
     save_state,
     start_guard,
     start_process,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from typing import Self
 
 # Seconds. A start takes 3 on an idle machine; in CI, several clusters start on two busy cores.
 _START_TIMEOUT = 120.0
@@ -111,7 +106,7 @@ class LocalCluster:
         self._progress = Progress(sys.stderr)
         self._state: ClusterState | None = None
         self._client: AdminClient | None = None
-        self._guard: subprocess.Popen[bytes] | None = None
+        self._guard: Process | None = None
         self._logs = cache.get_root() / "logs" / self.name
 
     @classmethod
@@ -186,7 +181,7 @@ class LocalCluster:
     @property
     def pids(self) -> dict[str, int]:
         """The process ids by name, e.g. to stop one with SIGSTOP."""
-        return {process.name: process.pid for process in self._get_state().processes}
+        return {name: process.pid for name, process in self._get_state().processes.items()}
 
     @property
     def is_started(self) -> bool:
@@ -229,19 +224,15 @@ class LocalCluster:
         except BaseException:
             self.stop()
             raise
-        if detached or owner is not None:
-            self._let_go()
         return self
 
     def stop(self) -> None:
         """End the processes and remove everything but the logs; do nothing if it is stopped."""
         state, self._state = self._state, None
         if state is not None:
-            end_cluster(state)
-        guard, self._guard = self._guard, None
-        if guard is not None:
-            guard.terminate()
-            guard.wait()
+            reaper.end_cluster(state.folder)
+        if self._guard is not None:
+            end_process(self._guard)
 
     def kill_apiserver(self) -> None:
         """Kill the API server with SIGKILL, like a crash; the data stays."""
@@ -277,7 +268,7 @@ class LocalCluster:
             ClusterError: there is no binary, or it does not start.
         """
         state = self._get_state()
-        process = state.get_process(CONTROLLER_MANAGER)
+        process = state.processes.get(CONTROLLER_MANAGER)
         if process is not None and is_running(process):
             return
         binaries = Binaries(state.binaries, state.version.removeprefix("v"), state.source)
@@ -337,7 +328,7 @@ class LocalCluster:
         Raises:
             ClusterError: there is no such kind, or the API server does not respond.
         """
-        return self._get_client().get(api_version, kind, name, namespace)
+        return self._get_client().send("GET", api_version, kind, name, namespace)
 
     def delete(self, api_version: str, kind: str, name: str, namespace: str | None = None) -> None:
         """Request the deletion of an object; finalizers can delay it.
@@ -345,7 +336,7 @@ class LocalCluster:
         Raises:
             ClusterError: the API server refuses it or does not respond, or there is no such kind.
         """
-        self._get_client().delete(api_version, kind, name, namespace)
+        self._get_client().send("DELETE", api_version, kind, name, namespace)
 
     def kubeconfig_for(
         self, user: str, groups: Iterable[str] = (), *, namespace: str = "default"
@@ -401,7 +392,7 @@ class LocalCluster:
                     f"LocalCluster.attach({self.name!r}), or stop it: "
                     f"webop cluster stop --name {self.name}"
                 )
-            end_cluster(remains)
+            reaper.end_cluster(remains.folder)
         folder = cache.get_root() / "clusters" / self.name
         make_private_folder(folder)
         shutil.rmtree(self._logs, ignore_errors=True)
@@ -418,13 +409,6 @@ class LocalCluster:
         save_state(state)
         if owner is not None:
             self._guard = start_guard(folder, owner)
-
-    def _let_go(self) -> None:
-        """Let the processes outlive this one; the guard ends when the cluster is gone."""
-        let_all_go(self._get_state())
-        guard, self._guard = self._guard, None
-        if guard is not None:
-            let_go(guard)
 
     def _start_apiserver(self, executable: Path) -> None:
         flags = self._apiserver_flags
@@ -448,30 +432,22 @@ class LocalCluster:
     def _restart(self, name: str) -> None:
         """Restart a process with the same command; wait until the API server is ready."""
         self._kill(name)
-        process = self._get_state().get_process(name)
-        if process is not None:
-            self._launch(name, list(process.argv))
-            self._wait(self.is_ready, "the API server to be ready")
+        self._launch(name, self._get_state().processes[name].argv)
+        self._wait(self.is_ready, "the API server to be ready")
 
     def _kill(self, name: str) -> None:
         """Kill one of the processes, if it is running; its record stays."""
-        process = self._get_state().get_process(name)
-        if process is not None:
-            end_process(process)
+        end_process(self._get_state().processes[name])
 
     def _wait(self, is_met: Callable[[], bool], what: str) -> None:
-        """Wait for a condition while all processes run.
-
-        Raises:
-            ClusterError: a process exited, or the time is over.
-        """
+        """Wait for a condition while all processes run."""
         deadline = time.monotonic() + _START_TIMEOUT
         while not is_met():
-            for process in self._get_state().processes:
+            for name, process in self._get_state().processes.items():
                 if not is_running(process):
                     raise ClusterError(
-                        f"{process.name} exited while waiting for {what}. "
-                        + cache.describe_log(self._get_log(process.name))
+                        f"{name} exited while waiting for {what}. "
+                        + cache.describe_log(self._get_log(name))
                     )
             if time.monotonic() > deadline:
                 raise ClusterError(
@@ -480,9 +456,10 @@ class LocalCluster:
                 )
             time.sleep(POLL_INTERVAL)
 
-    def _launch(self, name: str, argv: list[str]) -> None:
-        process = start_process(name, argv, folder=self.folder, log=self._get_log(name))
-        self._put(self._get_state().put_process(process))
+    def _launch(self, name: str, argv: Sequence[str]) -> None:
+        state = self._get_state()
+        process = start_process(argv, folder=self.folder, log=self._get_log(name))
+        self._put(replace(state, processes={**state.processes, name: process}))
 
     def _put(self, state: ClusterState) -> None:
         self._state = state
@@ -495,15 +472,18 @@ class LocalCluster:
         self, path: Path, user: str, fields: dict[str, str], namespace: str = "default"
     ) -> None:
         """Write a kubeconfig of a user of this cluster, readable for this user only."""
-        content = build_kubeconfig(
-            server=self.server,
-            ca_data=self.ca_data,
-            context=f"webop-{self.name}",
-            user=user,
-            fields=fields,
-            namespace=namespace,
-        )
-        write_private(path, content)
+        name = f"webop-{self.name}"
+        cluster = {"server": self.server, "certificate-authority-data": self.ca_data}
+        context = {"cluster": name, "user": user, "namespace": namespace}
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": name, "cluster": cluster}],
+            "users": [{"name": user, "user": fields}],
+            "contexts": [{"name": name, "context": context}],
+            "current-context": name,
+        }
+        write_private(path, yaml.safe_dump(config, sort_keys=False).encode())
 
     def _get_client(self) -> AdminClient:
         if self._client is None or self._client.server != self.server:

@@ -76,7 +76,14 @@ class AdminClient:
 
     def has(self, path: str) -> bool:
         """Return whether the response to a GET is a success; False also without a response."""
-        return self._run(lambda client: _has(client, path))
+
+        async def look(client: Client) -> bool:
+            with contextlib.suppress(APIError, TimeoutError):
+                async with client.stream(path, limits=_LIMITS):
+                    return True
+            return False
+
+        return self._run(look)
 
     def apply(
         self, manifests: Iterable[Manifest], namespace: str | None, *, dry_run: bool = False
@@ -90,26 +97,11 @@ class AdminClient:
 
         return self._run(apply)
 
-    def get(
-        self, api_version: str, kind: str, name: str, namespace: str | None = None
-    ) -> Json | None:
-        """Return an object, or None if it does not exist."""
-        return self._on_object("GET", api_version, kind, name, namespace)
-
-    def delete(self, api_version: str, kind: str, name: str, namespace: str | None = None) -> None:
-        """Request the deletion of an object; do nothing if it does not exist."""
-        self._on_object("DELETE", api_version, kind, name, namespace)
-
-    def _run(self, action: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
-        async def run() -> T:
-            async with connect_command(info=self._info) as client:
-                return await action(client)
-
-        return DedicatedThreads("webop-cluster").submit(asyncio.run, run()).result()
-
-    def _on_object(
+    def send(
         self, method: str, api_version: str, kind: str, name: str, namespace: str | None
     ) -> Json | None:
+        """Read or delete an object, and return the response; None if it does not exist."""
+
         async def send(client: Client) -> Json | None:
             with _explaining(f"Cannot {method.lower()} {kind} {name}"):
                 resource = await self._find(client, api_version, kind)
@@ -120,6 +112,13 @@ class AdminClient:
                     return None
 
         return self._run(send)
+
+    def _run(self, action: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
+        async def run() -> T:
+            async with connect_command(info=self._info) as client:
+                return await action(client)
+
+        return DedicatedThreads("webop-cluster").submit(asyncio.run, run()).result()
 
     async def _apply(
         self, client: Client, body: Json, namespace: str | None, *, dry_run: bool
@@ -145,8 +144,12 @@ class AdminClient:
                     method, path, params=params, body=body, content_type=content_type
                 )
             )
-            if stored["kind"] == "CustomResourceDefinition" and not dry_run:
-                await _wait_served(client, stored)
+            is_new = stored["kind"] == "CustomResourceDefinition" and not dry_run
+            if is_new and (missing := await wait_served(client, stored, _SERVING_TIMEOUT)):
+                raise ClusterError(
+                    f"The API server does not serve {', '.join(sorted(map(str, missing)))} "
+                    f"{_SERVING_TIMEOUT:g} s after the CRD was applied."
+                )
         return stored
 
     async def _find(self, client: Client, api_version: str, kind: str) -> Resource:
@@ -161,22 +164,6 @@ class AdminClient:
                     "resource, apply its CRD first."
                 ) from None
         return self._kinds[known]
-
-
-async def _has(client: Client, path: str) -> bool:
-    with contextlib.suppress(APIError, TimeoutError):
-        async with client.stream(path, limits=_LIMITS):
-            return True
-    return False
-
-
-async def _wait_served(client: Client, definition: Json) -> None:
-    """Wait until all served versions of a CRD can be read."""
-    if missing := await wait_served(client, definition, _SERVING_TIMEOUT):
-        raise ClusterError(
-            f"The API server does not serve {', '.join(sorted(map(str, missing)))} "
-            f"{_SERVING_TIMEOUT:g} s after the CRD was applied."
-        )
 
 
 @contextlib.contextmanager

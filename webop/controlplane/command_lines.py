@@ -6,13 +6,10 @@ of Kubernetes), and etcd ("Configuration options" in its documentation).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from pathlib import Path
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from .credentials import CredentialFiles
+from .credentials import CredentialFiles
 
 # These make deletions, namespaces and the roles "view", "edit" and "admin" behave as in other
 # clusters; none of them runs pods.

@@ -1,4 +1,4 @@
-"""The certificates, keys and tokens of one cluster, made for it and removed with it; kubeconfigs.
+"""The certificates, keys and tokens of one cluster, made for it and removed with it.
 
 One CA signs the certificates of the API server and of its users, as on any
 cluster ("PKI certificates and requirements" in the documentation of Kubernetes).
@@ -9,15 +9,10 @@ from __future__ import annotations
 import base64
 import os
 import secrets
-from typing import TYPE_CHECKING, Any
-
-import yaml
+from collections.abc import Iterable
+from pathlib import Path
 
 from webop.servers.certificates.certs import KeyPair, build_ca, build_certificate_signed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
 
 _SERVER_NAMES = (
     "localhost",
@@ -84,21 +79,3 @@ def build_user_fields(ca: KeyPair, user: str, groups: Iterable[str]) -> dict[str
         "client-certificate-data": base64.b64encode(pair.cert).decode(),
         "client-key-data": base64.b64encode(pair.key).decode(),
     }
-
-
-def build_kubeconfig(
-    *, server: str, ca_data: str, context: str, user: str, fields: dict[str, str], namespace: str
-) -> bytes:
-    """Return a kubeconfig with one context."""
-    cluster = {"server": server, "certificate-authority-data": ca_data}
-    fields_of_context = {"cluster": context, "user": user, "namespace": namespace}
-    config: dict[str, Any] = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": context, "cluster": cluster}],
-        "users": [{"name": user, "user": fields}],
-        "contexts": [{"name": context, "context": fields_of_context}],
-        "current-context": context,
-    }
-    text: str = yaml.safe_dump(config, sort_keys=False)
-    return text.encode()

@@ -17,22 +17,18 @@ import shutil
 import tarfile
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from dataclasses import dataclass
+from http.client import HTTPResponse
 from importlib import resources
-from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, TypeVar
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeVar
 
 from webop.aio.dedicated_threads import DedicatedThreads
 from webop.errors import ClusterError, SourceError
 
+from .progress_bar import Progress
 from .versions import choose_newest, detect_platform
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from http.client import HTTPResponse
-    from pathlib import Path
-
-    from .progress_bar import Progress
 
 T = TypeVar("T")
 
@@ -107,8 +103,8 @@ def read_pin(name: str) -> str | None:
     return next((digest for digest, known in found if known == name), None)
 
 
-def download_archive(archive: Archive, target: Path, progress: Progress) -> None:
-    """Download an archive, verify its checksum, and unpack its binaries into a folder.
+def download_archive(archive: Archive, target: Path, progress: Progress) -> str:
+    """Download an archive, verify it, and unpack its binaries into a folder; return its version.
 
     Raises:
         SourceError: the download failed.
@@ -127,10 +123,11 @@ def download_archive(archive: Archive, target: Path, progress: Progress) -> None
                     shutil.copyfileobj(stream, output)
                 (target / name).chmod(0o755)
     packed.unlink()
+    return archive.version
 
 
-def download_release(name: str, version: str, target: Path, progress: Progress) -> None:
-    """Download one binary of a release of Kubernetes, and verify its checksum.
+def download_release(name: str, version: str, target: Path, progress: Progress) -> str:
+    """Download one binary of a release of Kubernetes, and verify it; return the version.
 
     Raises:
         SourceError: the binary is not published, or not reachable within seconds.
@@ -147,6 +144,7 @@ def download_release(name: str, version: str, target: Path, progress: Progress) 
     _note_beside(url, progress)
     _download(url, target / name, "sha256", expected[0], progress)
     (target / name).chmod(0o755)
+    return version
 
 
 def _get_url(variable: str, default: str) -> str:
@@ -198,12 +196,7 @@ def _explain(error: Exception) -> str:
 
 
 def _download(url: str, path: Path, algorithm: str, expected: str, progress: Progress) -> None:
-    """Download a URL to a file.
-
-    Raises:
-        SourceError: the download failed.
-        ClusterError: the checksum is wrong.
-    """
+    """Download a URL to a file."""
     what = f"Downloading {url.rsplit('/', 1)[-1]}"
     try:
         with _limit(lambda: _open(url), url) as response, path.open("wb") as output:

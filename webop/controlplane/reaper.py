@@ -69,9 +69,9 @@ def end_process(pid: int, started: str) -> None:
     while is_running(pid, started) and time.monotonic() < deadline:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+        time.sleep(0.005)
         with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)
-        time.sleep(0.005)
 
 
 def end_cluster(folder: Path) -> None:
@@ -91,8 +91,8 @@ def _read_processes(folder: Path) -> list[tuple[int, str]]:
         state = json.loads((folder / STATE_FILE).read_bytes())
         if state["host"] != get_host():
             return []
-        return [(int(one["pid"]), str(one["started"])) for one in state["processes"]]
-    except (OSError, ValueError, KeyError, TypeError):
+        return [(int(one["pid"]), str(one["started"])) for one in state["processes"].values()]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return []
 
 

@@ -1,8 +1,6 @@
 """The processes of a cluster, and the state file by which other processes can find and end it.
 
-A process started here is a child that must be waited for; one found in a state file is not.
-:class:`Process` handles both. The state is one JSON file in the folder of the cluster; each
-change replaces the file.
+The state is one JSON file in the folder of the cluster; each change replaces the file.
 """
 
 from __future__ import annotations
@@ -12,9 +10,9 @@ import re
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pydantic_core
 from pydantic import TypeAdapter, ValidationError
@@ -25,12 +23,7 @@ from . import reaper
 from .binaries import APISERVER, ETCD
 from .cache import get_root
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 POLL_INTERVAL = 0.05  # seconds; each poll costs CPU for a TLS handshake
-
-_children: dict[int, subprocess.Popen[bytes]] = {}
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
 # Whether a cluster of another machine runs is unknown; after this time it is abandoned.
@@ -39,15 +32,14 @@ _FOREIGN_AGE = 7 * 24 * 3600.0
 
 @dataclass(frozen=True)
 class Process:
-    """One process: its identity, its name, its command line."""
+    """One process: its identity and its command line."""
 
     pid: int
     started: str
-    name: str = ""
     argv: tuple[str, ...] = ()
 
 
-def start_process(name: str, argv: list[str], *, folder: Path, log: Path) -> Process:
+def start_process(argv: Sequence[str], *, folder: Path, log: Path) -> Process:
     """Start a process in a separate session, so that Ctrl-C does not stop the cluster."""
     # Without the user's settings of etcd, and without proxies, which webhooks would use.
     environment = {
@@ -65,13 +57,13 @@ def start_process(name: str, argv: list[str], *, folder: Path, log: Path) -> Pro
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    _children[child.pid] = child
-    return identify(child.pid, name, argv)
+    child.returncode = 0  # it can outlive this process: otherwise Python warns of it
+    return identify(child.pid, argv)
 
 
-def identify(pid: int, name: str = "", argv: Iterable[str] = ()) -> Process:
+def identify(pid: int, argv: Iterable[str] = ()) -> Process:
     """Return the process of an id that runs now."""
-    return Process(pid, reaper.get_start_time(pid) or "", name, tuple(argv))
+    return Process(pid, reaper.get_start_time(pid) or "", tuple(argv))
 
 
 def is_running(process: Process) -> bool:
@@ -81,32 +73,16 @@ def is_running(process: Process) -> bool:
 
 def end_process(process: Process) -> None:
     """Kill exactly this process, if it is still running, and wait for its end."""
-    child = _children.pop(process.pid, None)
-    if child is None:
-        reaper.end_process(process.pid, process.started)
-    else:
-        child.kill()
-        child.wait()
+    reaper.end_process(process.pid, process.started)
 
 
-def let_go(child: subprocess.Popen[bytes]) -> None:
-    """Let a process outlive this one, which would warn of it at its end."""
-    _children.pop(child.pid, None)
-    child.returncode = 0
-
-
-def let_all_go(state: ClusterState) -> None:
-    """Let all processes of a cluster outlive this one."""
-    for process in state.processes:
-        if process.pid in _children:
-            let_go(_children[process.pid])
-
-
-def start_guard(folder: Path, owner: Process) -> subprocess.Popen[bytes]:
+def start_guard(folder: Path, owner: Process) -> Process:
     """Start the process that ends the cluster in this folder if its owner dies."""
     argv = [sys.executable, "-I", "-S", reaper.__file__, str(folder)]
     argv += [str(owner.pid), owner.started]
-    return subprocess.Popen(argv, start_new_session=True)  # noqa: S603 - our own command line
+    child = subprocess.Popen(argv, start_new_session=True)  # noqa: S603 - our own command line
+    child.returncode = 0  # as above
+    return identify(child.pid)
 
 
 @dataclass(frozen=True)
@@ -123,25 +99,12 @@ class ClusterState:
     version: str = ""
     source: str = ""
     binaries: Path = Path()
-    processes: tuple[Process, ...] = ()
-
-    def get_process(self, name: str) -> Process | None:
-        """Find a process by its name."""
-        return next((process for process in self.processes if process.name == name), None)
+    processes: Mapping[str, Process] = field(default_factory=dict)  # by their names
 
     def get_dead_processes(self) -> list[str]:
         """Return the names of required processes that are not running."""
-        processes = {name: self.get_process(name) for name in (ETCD, APISERVER)}
-        return [
-            name
-            for name, process in processes.items()
-            if process is None or not is_running(process)
-        ]
-
-    def put_process(self, process: Process) -> ClusterState:
-        """Return the state with a process added or replaced."""
-        others = tuple(one for one in self.processes if one.name != process.name)
-        return replace(self, processes=(*others, process))
+        running = {name for name, process in self.processes.items() if is_running(process)}
+        return [name for name in (ETCD, APISERVER) if name not in running]
 
 
 def check_name(name: str) -> str:
@@ -198,13 +161,6 @@ def end_abandoned_clusters() -> None:
     for state in load_all_states():
         if is_abandoned(state):
             reaper.end_cluster(state.folder)
-
-
-def end_cluster(state: ClusterState) -> None:
-    """End a cluster in any state, also of other processes; its logs stay."""
-    for process in reversed(state.processes):
-        end_process(process)
-    reaper.end_cluster(state.folder)
 
 
 def make_private_folder(folder: Path) -> None:

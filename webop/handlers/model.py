@@ -459,4 +459,4 @@ def name_kind(handler: ResourceHandler) -> str:
     selector = handler.selector
     if selector is None or selector.fn:
         return "chosen by a function"
-    return str(selector).removeprefix("Marker.")  # of webop.EVERYTHING
+    return str(selector)

@@ -10,7 +10,7 @@ import pydantic
 
 from webop.errors import ConfigurationError
 from webop.models.definitions import Column, Definition
-from webop.models.schema import Schema, build_schema, find_part, has_part, shorten_descriptions
+from webop.models.schema import Schema, build_schema, find_part, has_part
 from webop.models.versions import find_hub, get_definition
 from webop.objects.resources import is_protected
 
@@ -19,14 +19,11 @@ _APPROVAL: Final = "api-approved.kubernetes.io"
 _COLUMN_TYPES = ("string", "integer", "number", "boolean")
 
 
-def build_crds(
-    models: Iterable[type[pydantic.BaseModel]], *, max_description: int | None = None
-) -> list[dict[str, Any]]:
+def build_crds(models: Iterable[type[pydantic.BaseModel]]) -> list[dict[str, Any]]:
     """Build one CustomResourceDefinition for each kind, with all its versions.
 
     Args:
         models: classes that were decorated with ``webop.models.resource``.
-        max_description: the maximal length of descriptions in characters; 0 for none, None for all.
 
     Raises:
         ConfigurationError: a class cannot be a kind of Kubernetes, or the versions of a kind
@@ -35,7 +32,7 @@ def build_crds(
     kinds: dict[str, list[type[pydantic.BaseModel]]] = {}
     for model in models:
         kinds.setdefault(get_definition(model).name, []).append(model)
-    return [_build_crd(versions, max_description) for versions in kinds.values()]
+    return [_build_crd(versions) for versions in kinds.values()]
 
 
 def get_storage_version(definition: dict[str, Any]) -> str:
@@ -49,9 +46,7 @@ def is_converted(definition: dict[str, Any]) -> bool:
     return (definition["spec"].get("conversion") or {}).get("strategy") == "Webhook"
 
 
-def _build_crd(
-    models: Sequence[type[pydantic.BaseModel]], max_description: int | None
-) -> dict[str, Any]:
+def _build_crd(models: Sequence[type[pydantic.BaseModel]]) -> dict[str, Any]:
     definitions = [get_definition(model) for model in models]
     first = definitions[-1]
     _check_versions(definitions)
@@ -82,7 +77,7 @@ def _build_crd(
             "group": first.group,
             "names": names,
             "scope": first.scope,
-            "versions": [_build_version(model, max_description) for model in models],
+            "versions": [_build_version(model) for model in models],
         },
     }
 
@@ -104,7 +99,7 @@ def _check_versions(definitions: Sequence[Definition]) -> None:
     find_hub(definitions)
 
 
-def _build_version(model: type[pydantic.BaseModel], max_description: int | None) -> dict[str, Any]:
+def _build_version(model: type[pydantic.BaseModel]) -> dict[str, Any]:
     definition, schema = get_definition(model), build_schema(model)
     version: dict[str, Any] = {
         "name": definition.version,
@@ -137,8 +132,6 @@ def _build_version(model: type[pydantic.BaseModel], max_description: int | None)
         subresources["scale"] = scale
     if subresources:
         version["subresources"] = subresources
-    if max_description is not None:
-        schema = shorten_descriptions(schema, max_description)
     version["schema"] = {"openAPIV3Schema": schema}
     return version
 

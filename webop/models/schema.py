@@ -573,25 +573,6 @@ def _name_type(value: Any) -> str:
     return names.get(type(value), "object")
 
 
-def shorten_descriptions(schema: Schema, limit: int) -> Schema:
-    """Return a schema whose descriptions have at most so many characters; 0 removes them."""
-    found = dict(schema)
-    text = found.get("description")
-    if isinstance(text, str) and len(text) > limit:
-        if limit:
-            found["description"] = text[: max(limit - 1, 0)].rstrip() + "…"
-        else:
-            del found["description"]
-    if "properties" in found:
-        found["properties"] = {
-            name: shorten_descriptions(part, limit) for name, part in found["properties"].items()
-        }
-    for key in ("items", "additionalProperties"):
-        if isinstance(found.get(key), dict):
-            found[key] = shorten_descriptions(found[key], limit)
-    return found
-
-
 def find_part(schema: Schema, path: Sequence[str]) -> Schema | None:
     """Return the schema of a field; None if it has none."""
     for name in path:

@@ -175,6 +175,8 @@ class Marker(Enum):
     def __repr__(self) -> str:
         return self.name
 
+    __str__ = __repr__
+
 
 EVERYTHING: Final = Marker.EVERYTHING
 """All kinds of the cluster, of a group, or of a version, except events::

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 from webop.admission.configurations.building import (
     GROUP,
@@ -22,18 +22,18 @@ from webop.admission.configurations.policies import build_policy
 from webop.admission.configurations.replica_agreement import simplify
 from webop.admission.configurations.stored_configurations import Configuration, parse_configuration
 from webop.client.api import Client
+from webop.client.standalone import fetch
 from webop.context.operator_context import OperatorContext
-from webop.errors import APIForbiddenError, APINotFoundError
+from webop.errors import APIForbiddenError
 from webop.models.crd_comparison import compare
 from webop.models.crds import is_converted
 from webop.models.versions import collect_versions
+from webop.objects.fields import Json
 from webop.objects.names import join_names
 from webop.objects.resources import CRDS
 from webop.planning.items import Certainty, FieldChange, Item, Section, list_changes, note
 from webop.servers.base import WebhookClientConfig, WebhookClientConfigService
 from webop.servers.service_server import WebhookServiceServer
-
-Json = dict[str, Any]
 
 _OWN: Final = (OWN_REQUESTS, "not-the-certificate")  # conditions that depend on the deployment
 _WRITTEN: Final = "Webhook configurations"  # by the operator itself
@@ -61,14 +61,6 @@ async def plan_configurations(
     return found
 
 
-async def _read(client: Client, path: str) -> Json | None:
-    try:
-        found: Json = await client.request("GET", path)
-    except APINotFoundError:
-        return None
-    return found
-
-
 async def _plan_webhooks(operator: OperatorContext, client: Client) -> AsyncIterator[Item]:
     """Compare the webhooks of this version with those in force, without their address and CAs."""
     registry, admission = operator.registry, operator.settings.admission
@@ -76,7 +68,7 @@ async def _plan_webhooks(operator: OperatorContext, client: Client) -> AsyncIter
     if not (name and registry.needs_webhook_server):
         return
     for reason, resource in KINDS.items():
-        stored = parse_configuration(await _read(client, resource.get_url(name=name)))
+        stored = parse_configuration(await fetch(client, resource.get_url(name=name)) or None)
         config = _build_config(operator, client, stored)
         home = (config.get("service") or {}).get("namespace")
         made = build_configuration(
@@ -102,8 +94,8 @@ async def _plan_webhooks(operator: OperatorContext, client: Client) -> AsyncIter
                 target = f"the webhook {key} in the {resource.kind} {name}"
                 yield Item(action, target, certainty, why, fields)
     for kind in collect_versions(registry.select_converters()):
-        present = await _read(client, CRDS.get_url(name=kind))
-        if present is not None and not is_converted(present):
+        present = await fetch(client, CRDS.get_url(name=kind))
+        if present and not is_converted(present):
             fields = [FieldChange("spec.conversion.strategy", "None", "Webhook")]
             yield Item("change", f"the CustomResourceDefinition {kind}", fields=fields)
 
@@ -132,7 +124,7 @@ def _reduce(webhook: Json) -> Json:
 async def _plan_definitions(client: Client, definitions: Sequence[Json]) -> AsyncIterator[Item]:
     for wanted in definitions:
         name = wanted["metadata"]["name"]
-        if (present := await _read(client, CRDS.get_url(name=name))) is None:
+        if not (present := await fetch(client, CRDS.get_url(name=name))):
             yield note("create", name, Certainty.MAY, _DEFINED)
             continue
         stored = {key: value for key, value in present["spec"].items() if key != "conversion"}
@@ -141,10 +133,16 @@ async def _plan_definitions(client: Client, definitions: Sequence[Json]) -> Asyn
             yield note("change", name, Certainty.MAY, why, fields)
 
 
+def compare_policies(stored: Json, made: Json) -> list[FieldChange]:
+    """Return the fields of a policy, or of its binding, that differ; API servers add empty ones."""
+    changes = list_changes(stored, made, "spec")
+    return [one for one in changes if one.new is not None or one.old]
+
+
 async def _plan_rules(operator: OperatorContext, client: Client) -> AsyncIterator[Item]:
     for rule in operator.registry.rules:
         effect = "mutating" if rule.is_mutating else "validating"
-        listed = await _read(client, f"/apis/{GROUP}/v1/{effect}admissionpolicies") or {}
+        listed = await fetch(client, f"/apis/{GROUP}/v1/{effect}admissionpolicies")
         # 'webop manifests' names the policy after the rule and the account.
         known = {one["metadata"]["name"]: one["spec"] for one in listed.get("items") or ()}
         found = {name: spec for name, spec in known.items() if name.rpartition(".")[0] == rule.id}
@@ -154,7 +152,5 @@ async def _plan_rules(operator: OperatorContext, client: Client) -> AsyncIterato
             others = spec.get("matchConditions") or ()
             spec["matchConditions"] = [one for one in others if one["name"] not in _OWN]
             made, _ = build_policy(rule, name, operator.cluster_view.resources, labels={})
-            changes = list_changes(spec, made["spec"], "spec")
-            # API servers add empty fields.
-            if fields := [one for one in changes if one.new is not None or one.old]:
+            if fields := compare_policies(spec, made["spec"]):
                 yield note("change", f"the policy {name}", Certainty.MAY, _RULED, fields)

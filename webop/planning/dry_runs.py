@@ -15,25 +15,22 @@ import re
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import orjson
 
+from webop.client.auth.vault import ConnectionInfo
 from webop.client.http.failed_requests import Attempt, build_status_error, parse_attempt
 from webop.client.http.requests import REVIEWS
 from webop.client.http.sessions import build_transport
 from webop.client.http.streams import read_content
 from webop.client.http.transport import Request, Response, Transport
 from webop.context.child_store import Names, Place
+from webop.objects.fields import Json
 from webop.objects.label_selectors import matches_labels, parse_label_selector
 from webop.objects.patch import apply_merge_patch, build_merge_patch
 from webop.planning.items import MASKED, Certainty, Item, list_changes
-
-if TYPE_CHECKING:
-    from webop.client.auth.vault import ConnectionInfo
-
-Json = dict[str, Any]
 
 _MARK: Final = ".planned"  # after the version of an object that is not stored like that
 _marked: Final = re.compile(rb'(resourceVersion"(?::|, ?"value":) ?"\d*)\.planned"')

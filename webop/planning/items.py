@@ -63,7 +63,6 @@ class Section:
     """The items about the objects of a kind, or about the whole operator.
 
     Attributes:
-        title: of what.
         count: the number of objects.
         changed: the number of objects with changes.
         left_out: the number of objects with items that are not shown.
@@ -110,7 +109,7 @@ class Plan:
 def list_changes(
     old: Any, new: Any, path: str = "", *, is_secret: bool = False
 ) -> Iterator[FieldChange]:
-    """Yield the fields that differ; items of lists are known by their names, if they have some.
+    """Yield the fields that differ; items of lists are known by their names or their positions.
 
     The fields that API servers set themselves do not count. The values of Secrets are masked.
     """
@@ -118,7 +117,7 @@ def list_changes(
         return
     pair, form = (old or {}, new or {}), "{}.{}"
     if not all(isinstance(one, Mapping) for one in pair) or not any(pair):
-        pair, form = (_name_items(old), _name_items(new)), "{}[{}]"
+        pair, form = (_name_items(old, new), _name_items(new, old)), "{}[{}]"
     if (bool(old), bool(new)) != (bool(pair[0]), bool(pair[1])) or not any(pair):
         if is_secret and path.startswith(_SECRET):
             old, new = (value if value is None else MASKED for value in (old, new))
@@ -133,8 +132,12 @@ def list_changes(
             yield from list_changes(before.get(key), after.get(key), where, is_secret=is_secret)
 
 
-def _name_items(value: Any) -> Mapping[str, Any]:
-    """Return the items of a list by their names; empty if they have none."""
-    items = value if isinstance(value, list) else ()
+def _name_items(value: Any, other: Any) -> Mapping[Any, Any]:
+    """Return the items of a list by their names, or else by their positions in lists as long."""
+    items = value if isinstance(value, list) else []
     named = {one["name"]: one for one in items if isinstance(one, Mapping) and one.get("name")}
-    return named if len(named) == len(items) else {}
+    if len(named) == len(items):
+        return named
+    is_alike = isinstance(other, list) and len(other) == len(items)
+    is_alike = is_alike and all(isinstance(one, Mapping) for one in items)
+    return dict(enumerate(items)) if is_alike else {}

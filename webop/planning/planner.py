@@ -34,6 +34,7 @@ from webop.handlers.registry import OperatorRegistry, ResourceHandlers
 from webop.handlers.validation import names_argument
 from webop.objects.body import Body
 from webop.objects.diffs import diff
+from webop.objects.fields import Json
 from webop.objects.names import join_names
 from webop.objects.namespace_patterns import is_exact, select_namespaces
 from webop.objects.resources import NAMESPACES, Resource, Selector
@@ -51,8 +52,6 @@ from webop.reactor.workers import Pace, Workers
 from webop.runtime.activity_handlers import run_activity
 from webop.runtime.operator import Operator, OperatorOptions
 from webop.settings.groups import OperatorSettings
-
-Json = dict[str, Any]
 
 _CALLS: Final = 16  # at once
 _PATIENCE: Final = 60.0  # seconds; for the startup handlers, and for each call

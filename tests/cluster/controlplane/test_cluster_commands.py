@@ -11,7 +11,7 @@ from tests.kit.rows import rows
 from webop.cli import main
 from webop.controlplane import reaper
 from webop.controlplane.cluster import LocalCluster
-from webop.controlplane.state import end_cluster, load_all_states
+from webop.controlplane.state import load_all_states
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def _stop_all(cache: Path) -> Iterator[None]:
     yield
     for state in load_all_states():
-        end_cluster(state)
+        reaper.end_cluster(state.folder)
 
 
 def _run(*arguments: str) -> Result:

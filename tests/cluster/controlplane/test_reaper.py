@@ -35,7 +35,7 @@ _ME = identify(os.getpid())
 
 @pytest.fixture
 def process(tmp_path: Path) -> Iterator[Process]:
-    started = start_process("sleeper", _SLEEP, folder=tmp_path, log=tmp_path / "log")
+    started = start_process(_SLEEP, folder=tmp_path, log=tmp_path / "log")
     yield started
     end_process(started)  # it waits for its own child
 
@@ -49,7 +49,7 @@ def _make_state(cache: Path, *processes: Process, owner: Process | None) -> Clus
         logs=cache / "logs" / "one",
         created=time.time(),
         owner=owner,
-        processes=processes,
+        processes={str(process.pid): process for process in processes},
     )
     save_state(state)
     return state

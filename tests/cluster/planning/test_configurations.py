@@ -121,5 +121,5 @@ async def test_definitions_and_rules_are_for_the_reader(desk: Desk) -> None:
     assert fields == {"maximum": (9, 5)}
     (note,) = planned.section("Rules")["notes"]
     (change,) = note["fields"]
-    assert change["field"] == "spec.validations"
+    assert change["field"] == "spec.validations[0].expression"
     assert planned.code == 0

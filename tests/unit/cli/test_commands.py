@@ -120,13 +120,6 @@ def test_code_runs_on_the_loop_of_python_if_it_asks_for_nothing_else() -> None:
     assert not isinstance(loops[0], uvloop.Loop)
 
 
-@rows("shell", ["bash", "zsh", "fish"])
-def test_completion_prints_the_script_of_a_shell(shell: str) -> None:
-    result = invoke("completion", shell)
-    assert result.exit_code == 0
-    assert f"_WEBOP_COMPLETE={shell}_complete" in result.output
-
-
 @rows(
     ("words", "expected"),
     [

@@ -23,7 +23,7 @@ from tests.kit.rows import rows
 from webop.errors import ConfigurationError, MisfitError
 from webop.models.definitions import build_selector
 from webop.models.fitting import dump, dump_set, fit
-from webop.models.schema import build_schema, shorten_descriptions
+from webop.models.schema import build_schema
 
 Json = dict[str, Any]
 PRESERVED = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
@@ -84,7 +84,6 @@ def test_a_part_without_schema_is_short_and_keeps_its_description() -> None:
 def test_the_whole_schema_of_a_pod_template_is_structural_and_not_too_large() -> None:
     schema = build_schema(WholeSpec)
     assert len(json.dumps(schema)) < 400_000  # API servers accept 1.5 MB
-    assert len(json.dumps(shorten_descriptions(schema, 0))) < 80_000
     job = schema["properties"]["jobTemplate"]["properties"]["spec"]
     container = job["properties"]["template"]["properties"]["spec"]["properties"]["containers"]
     port = container["items"]["properties"]["livenessProbe"]["properties"]["httpGet"]

@@ -17,7 +17,7 @@ from pydantic import Field, StringConstraints, create_model
 
 import webop
 from tests.kit.rows import rows
-from webop.models.schema import Schema, build_schema, shorten_descriptions
+from webop.models.schema import Schema, build_schema
 
 STRING, INTEGER = {"type": "string"}, {"type": "integer"}
 INT_OR_STRING = {"x-kubernetes-int-or-string": True, "anyOf": [INTEGER, STRING]}
@@ -252,7 +252,7 @@ def test_no_space_means_none_of_unicode_to_api_servers_too() -> None:
         assert not re.search(found, "a\u2028b")
 
 
-def test_fields_have_descriptions_and_these_can_be_shortened() -> None:
+def test_classes_and_fields_have_descriptions() -> None:
     class Described(webop.Struct):
         """What it is for."""
 
@@ -262,9 +262,6 @@ def test_fields_have_descriptions_and_these_can_be_shortened() -> None:
     schema = build_schema(Described)
     assert schema["description"] == "What it is for."
     assert schema["properties"]["size"]["description"] == "How large it is, in liters."
-    short = shorten_descriptions(schema, 8)
-    assert short["properties"]["size"]["description"] == "How lar…"
-    assert "description" not in shorten_descriptions(schema, 0)["properties"]["size"]
 
 
 def test_rules_of_classes_and_fields_are_all_kept_in_order() -> None:

@@ -12,10 +12,11 @@ from collections.abc import Sequence
 
 import click
 
-from webop.cli.tables import build_table
+from webop.cli.tables import print_table
 from webop.controlplane.binaries import APISERVER, CONTROLLER_MANAGER, find_asked
 from webop.controlplane.cluster import LocalCluster
-from webop.controlplane.state import ClusterState, end_cluster, load_all_states, load_state
+from webop.controlplane.reaper import end_cluster
+from webop.controlplane.state import ClusterState, load_all_states, load_state
 from webop.controlplane.versions import is_met_by, parse_wanted
 from webop.errors import ClusterError
 
@@ -110,7 +111,7 @@ def stop(name: str, everything: bool) -> None:
         state = load_state(name)
         chosen = [] if state is None else [state]
     for state in chosen:
-        end_cluster(state)
+        end_cluster(state.folder)
         click.echo(f"Cluster {state.name} is stopped. Its logs are in {state.logs}")
     if not chosen:
         click.echo("No clusters are running." if everything else f"There is no cluster {name}.")
@@ -135,7 +136,7 @@ def status(ctx: click.Context, name: str) -> None:
         ("Binaries", state.source),
         ("Kubeconfig", state.folder / "kubeconfig.yaml"),
         ("Logs", state.logs),
-        *((process.name, f"pid {process.pid}") for process in state.processes),
+        *((title, f"pid {process.pid}") for title, process in state.processes.items()),
     ]
     for title, text in rows:
         click.echo(f"{title + ':':<25}{text}")
@@ -193,7 +194,7 @@ def list_() -> None:
     for state in load_all_states():
         owner = "webop cluster start" if state.owner is None else f"process {state.owner.pid}"
         rows.append((state.name, _detect_condition(state), state.version, state.server, owner))
-    click.echo(build_table(rows))
+    print_table(rows)
 
 
 def _find_running(name: str) -> LocalCluster | None:
@@ -205,13 +206,9 @@ def _find_running(name: str) -> LocalCluster | None:
 
 
 def _check_running(name: str, version: str | None, flags: Sequence[str]) -> None:
-    """Refuse what a running cluster does not have.
-
-    Raises:
-        click.ClickException: it has another version, or lacks flags.
-    """
+    """Refuse what a running cluster does not have."""
     state = load_state(name)
-    server = state.get_process(APISERVER) if state is not None else None
+    server = state.processes.get(APISERVER) if state is not None else None
     if state is None or server is None:  # it was stopped meanwhile
         return
     differences = [f"runs without {flag}" for flag in flags if flag not in server.argv]

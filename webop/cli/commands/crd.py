@@ -7,37 +7,30 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import cast
 
 import click
 
 from webop.admission.configurations.crd_conversions import build_conversion
 from webop.cli.commands.crd_migration import migrate
-from webop.cli.manifests.yaml_text import dump
 from webop.cli.options import load_quietly, source_options
 from webop.cli.required_rights import find_models
+from webop.cli.yaml_text import dump
 from webop.client.api import Client
 from webop.client.http.requests import APPLY_PATCH, Call, encode_yaml
-from webop.client.standalone import connect_command
+from webop.client.standalone import connect_command, fetch
 from webop.client.waiting import wait_served
-from webop.errors import APINotFoundError, APIStatusError
+from webop.errors import APIStatusError
 from webop.models.crd_comparison import compare, compare_versions
 from webop.models.crds import build_crds, is_converted
 from webop.models.versions import collect_versions
+from webop.objects.fields import Json
 from webop.objects.resources import CRDS
 
 _MANAGER = "webop-crd"
 _CONVERSION_MANAGER = "webop-crd-conversion"
 _NOWHERE = "https://no-operator-yet.invalid/convert"
 _PATIENCE = 30.0  # seconds until a new kind is served
-
-_description_option = click.option(
-    "--max-description",
-    type=click.IntRange(min=0),
-    metavar="CHARACTERS",
-    help="Shorten descriptions to this length; 0 leaves them out. Definitions over 256 KiB cannot "
-    "be applied by 'kubectl apply'.",
-)
 
 
 @click.group()
@@ -60,32 +53,29 @@ crd.add_command(migrate)
 
 @crd.command(name="print", short_help="Print the definitions.")
 @source_options()
-@_description_option
-def print_(paths: tuple[str, ...], modules: tuple[str, ...], max_description: int | None) -> None:
+def print_(paths: tuple[str, ...], modules: tuple[str, ...]) -> None:
     """Print the CustomResourceDefinitions of the models in PATHS as YAML.
 
     The command imports the files, but calls no handlers, and needs no cluster.
     """
-    definitions, _ = _load(paths, modules, max_description)
+    definitions, _ = _load(paths, modules)
     click.echo("\n---\n".join(map(dump, definitions)))
 
 
 @crd.command(short_help="Compare the definitions with the cluster.")
 @source_options()
-@_description_option
-def check(paths: tuple[str, ...], modules: tuple[str, ...], max_description: int | None) -> None:
+def check(paths: tuple[str, ...], modules: tuple[str, ...]) -> None:
     """Compare the CustomResourceDefinitions of the models in PATHS with the cluster.
 
     It names what would break stored objects. The exit code is 1 if anything does, or if a
     definition differs or is missing.
     """
-    if not asyncio.run(_check(*_load(paths, modules, max_description))):
+    if not asyncio.run(_check(*_load(paths, modules))):
         click.get_current_context().exit(1)
 
 
 @crd.command(name="apply", short_help="Apply the definitions to the cluster.")
 @source_options()
-@_description_option
 @click.option(
     "--force", is_flag=True, help="Apply them even if that breaks stored objects or clients."
 )
@@ -95,25 +85,18 @@ def check(paths: tuple[str, ...], modules: tuple[str, ...], max_description: int
     help="Take over fields that others have applied, such as 'kubectl apply --server-side'.",
 )
 def apply(
-    paths: tuple[str, ...],
-    modules: tuple[str, ...],
-    max_description: int | None,
-    *,
-    force: bool,
-    force_conflicts: bool,
+    paths: tuple[str, ...], modules: tuple[str, ...], *, force: bool, force_conflicts: bool
 ) -> None:
     """Apply the CustomResourceDefinitions of the models in PATHS, and wait until they are served.
 
     The command first names what would break stored objects or clients. If there is anything, or if
     the API server refuses a definition, none is applied.
     """
-    definitions, converted = _load(paths, modules, max_description)
+    definitions, converted = _load(paths, modules)
     asyncio.run(_apply(definitions, converted, is_breaking=force, is_taking_over=force_conflicts))
 
 
-def _load(
-    paths: tuple[str, ...], modules: tuple[str, ...], max_description: int | None
-) -> tuple[list[dict[str, Any]], set[str]]:
+def _load(paths: tuple[str, ...], modules: tuple[str, ...]) -> tuple[list[Json], set[str]]:
     """Return the definitions, and the names of those that have converters."""
     if not paths and not modules:
         command = click.get_current_context().command_path
@@ -126,20 +109,21 @@ def _load(
             "@webop.models.resource(GROUP, VERSION)."
         )
     converted = {*collect_versions(registry.select_converters())}
-    return build_crds(models, max_description=max_description), converted
+    return build_crds(models), converted
 
 
-async def _check(definitions: Sequence[dict[str, Any]], converted: set[str]) -> bool:
+async def _check(definitions: Sequence[Json], converted: set[str]) -> bool:
     """Print how definitions differ from the cluster; return whether they are the same."""
     is_same = True
     async with connect_command() as client:
         for wanted in definitions:
-            name, present = wanted["metadata"]["name"], await _read(client, wanted)
+            name = wanted["metadata"]["name"]
+            present = await fetch(client, CRDS.get_url(name=name))
             problems = _find_problems(present, wanted, converted)
             for problem in problems:
                 click.echo(problem)
             planned = await _send(client, wanted, is_dry=True, is_forced=True)
-            if present is None:
+            if not present:
                 click.echo(f"{name}: is not in the cluster")
                 is_same = False
                 continue
@@ -151,17 +135,13 @@ async def _check(definitions: Sequence[dict[str, Any]], converted: set[str]) -> 
 
 
 async def _apply(
-    definitions: Sequence[dict[str, Any]],
-    converted: set[str],
-    *,
-    is_breaking: bool,
-    is_taking_over: bool,
+    definitions: Sequence[Json], converted: set[str], *, is_breaking: bool, is_taking_over: bool
 ) -> None:
     async with connect_command() as client:
-        problems, found = [], dict[str, dict[str, Any] | None]()
+        problems, found = [], dict[str, Json]()
         for wanted in definitions:
             name = wanted["metadata"]["name"]
-            present = found[name] = await _read(client, wanted)
+            present = found[name] = await fetch(client, CRDS.get_url(name=name))
             problems += _find_problems(present, wanted, converted)
         if problems:
             title = "These changes break stored objects or clients:"
@@ -185,20 +165,16 @@ async def _apply(
             await _wait_served(client, wanted)
 
 
-def _find_problems(
-    present: dict[str, Any] | None, wanted: dict[str, Any], converted: set[str]
-) -> list[str]:
+def _find_problems(present: Json, wanted: Json, converted: set[str]) -> list[str]:
     """Return what breaks stored objects or clients if a definition is applied."""
-    name, problems = wanted["metadata"]["name"], [] if present is None else compare(present, wanted)
+    name, problems = wanted["metadata"]["name"], compare(present, wanted) if present else []
     if name not in converted and not is_converted(present or wanted):
-        stored = (present or {}).get("status", {}).get("storedVersions", ())
+        stored = present.get("status", {}).get("storedVersions", ())
         problems += compare_versions(wanted, stored)
     return [f"{name}: {problem}" for problem in problems]
 
 
-async def _prepare_conversion(
-    client: Client, wanted: dict[str, Any], present: dict[str, Any] | None
-) -> None:
+async def _prepare_conversion(client: Client, wanted: Json, present: Json) -> None:
     """Let requests in other versions fail until the operator runs and writes its address.
 
     Otherwise, the API server would only change ``apiVersion``, and drop the fields that the other
@@ -210,39 +186,23 @@ async def _prepare_conversion(
     if is_converted(present or wanted):
         return
     spec = {"conversion": build_conversion({"url": _NOWHERE})}
-    if present is None:
+    if not present:
         whole = {**wanted, "spec": {**wanted["spec"], **spec}}
         await _send(client, whole, is_dry=False, is_forced=False)
     part = {**wanted, "metadata": {"name": wanted["metadata"]["name"]}, "spec": spec}
     await _send(client, part, is_dry=False, is_forced=True, manager=_CONVERSION_MANAGER)
 
 
-async def _read(client: Client, wanted: dict[str, Any]) -> dict[str, Any] | None:
-    try:
-        return await client.get(CRDS, None, wanted["metadata"]["name"])
-    except APINotFoundError:
-        return None
-
-
 async def _send(
-    client: Client,
-    wanted: dict[str, Any],
-    *,
-    is_dry: bool,
-    is_forced: bool,
-    manager: str = _MANAGER,
-) -> dict[str, Any]:
-    """Apply a definition on the server.
-
-    Raises:
-        click.ClickException: the API server refuses it; the message has its reason.
-    """
+    client: Client, wanted: Json, *, is_dry: bool, is_forced: bool, manager: str = _MANAGER
+) -> Json:
+    """Apply a definition on the server."""
     params = {"fieldManager": manager, "force": "true" if is_forced else "false"}
     params |= {"dryRun": "All"} if is_dry else {}
     path = CRDS.get_url(name=wanted["metadata"]["name"])
     call = Call("PATCH", path, params, encode_yaml(wanted), APPLY_PATCH)
     try:
-        found: dict[str, Any] = await client.perform(call)
+        found: Json = await client.perform(call)
     except APIStatusError as exc:
         causes = cast("Sequence[dict[str, str]]", exc.details.get("causes") or ())
         conflicts = [one for one in causes if one.get("reason") == "FieldManagerConflict"]
@@ -258,12 +218,8 @@ async def _send(
     return found
 
 
-async def _wait_served(client: Client, wanted: dict[str, Any]) -> None:
-    """Wait until all versions of a kind are served.
-
-    Raises:
-        click.ClickException: one of them is not served in time.
-    """
+async def _wait_served(client: Client, wanted: Json) -> None:
+    """Wait until all versions of a kind are served."""
     name = wanted["metadata"]["name"]
     if await wait_served(client, wanted, _PATIENCE):
         present = await client.get(CRDS, None, name)

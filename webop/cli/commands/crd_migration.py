@@ -13,29 +13,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import click
 
-from webop.aio.backoff import Backoff
 from webop.aio.concurrency import run_concurrently
 from webop.cli.options import load_quietly, source_options
 from webop.cli.required_rights import find_models
 from webop.client.api import Client
-from webop.client.http.requests import MERGE_PATCH, PARTIAL_LIST, Call, encode_body
+from webop.client.http.requests import MERGE_PATCH, Selection
 from webop.client.standalone import connect_command
 from webop.controlplane.progress_bar import Progress
-from webop.errors import (
-    APIConflictError,
-    APIConnectionError,
-    APIError,
-    APIGoneError,
-    APINotFoundError,
-    APIStatusError,
-    APITooManyRequestsError,
-)
+from webop.errors import APIConflictError, APINotFoundError, APIStatusError
 from webop.models.crd_comparison import list_drops
 from webop.models.crds import build_crds, get_storage_version, is_converted
 from webop.objects.fields import Json
@@ -46,13 +36,13 @@ from webop.objects.resources import CRDS, Resource
 _AT_ONCE = 16  # requests
 _MAX_FAILURES = 100  # of single objects; then the rest would not do better
 # Objects; a list has a minute, in which each of them may have to be converted, one after another.
-_PAGE, _SMALLEST_PAGE = 100, 20
+_PAGE = "20"
 _PASSES = 5
 _TOO_LARGE = (
     "it cannot be converted, and its content is too large for an annotation. It was not rewritten, "
     "as that would lose the content. Correct the function, or the object in its old version"
 )
-_PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0)  # seconds
+_PAUSES = (0.5, 1.0, 2.0, 4.0)  # seconds; between the attempts of a request
 
 
 @click.command(short_help="Rewrite stored objects in the storage version of their kinds.")
@@ -111,11 +101,7 @@ def migrate(
 
 
 def _find_kinds(paths: tuple[str, ...], modules: tuple[str, ...]) -> dict[str, str | None]:
-    """Return the definitions of models with several versions, with the versions to store.
-
-    Raises:
-        click.ClickException: there are none.
-    """
+    """Return the definitions of models with several versions, with the versions to store."""
     registry, _ = load_quietly(paths, modules)
     found: dict[str, str | None] = {}
     for definition in build_crds(find_models(registry)):
@@ -134,7 +120,7 @@ async def _migrate(
 ) -> bool:
     """Migrate some kinds; return whether all their objects are stored in the storage versions."""
     is_done = True
-    async with connect_command() as client:
+    async with connect_command(_PAUSES) as client:
         for name, version in wanted.items():
             migration = _Migration(client, name, version, progress, is_dry, is_forced)
             is_done = await migration.run() and is_done
@@ -143,29 +129,16 @@ async def _migrate(
 
 @dataclass
 class _Migration:
-    """The migration of one kind.
-
-    Attributes:
-        client: for the requests.
-        name: of the CustomResourceDefinition.
-        wanted: the version that must be the storage version; None for any.
-        progress: shows the objects.
-        is_dry: whether nothing is stored.
-        is_forced: whether fields can be dropped.
-        failures: the objects that cannot be rewritten, with the reasons.
-        count: how many objects were rewritten.
-        total: how many there are.
-    """
+    """The migration of one kind."""
 
     client: Client
-    name: str
-    wanted: str | None
+    name: str  # of the CustomResourceDefinition
+    wanted: str | None  # the version that must be the storage version; None for any
     progress: Progress
     is_dry: bool
     is_forced: bool
     failures: list[str] = field(default_factory=list)
     count: int = 0
-    total: int = 0
 
     async def run(self) -> bool:
         """Rewrite the objects, then the list of versions; return whether all of it succeeded.
@@ -181,7 +154,17 @@ class _Migration:
                 click.echo(f"{self.name}: all objects are stored as {storage}")
                 return True
             self._check_drops(definition, storage)
-            if not await self._rewrite_all(_build_resource(definition, storage)):
+            try:
+                await self._rewrite_all(_build_resource(definition, storage))
+            except APIStatusError as exc:  # such as a list with an object that cannot be converted
+                self.failures.append(f"{self.name}: {exc}")
+            if self.failures:
+                click.echo("\n".join(self.failures), err=True)
+                click.echo(
+                    f"{self.name}: objects cannot be rewritten. storedVersions stays as it is. "
+                    "Correct them, and run the command again.",
+                    err=True,
+                )
                 return False
             if self.is_dry:
                 click.echo(
@@ -191,9 +174,8 @@ class _Migration:
                 return True
             version = {"resourceVersion": definition["metadata"]["resourceVersion"]}
             patch = {"metadata": version, "status": {"storedVersions": [storage]}}
-            path = CRDS.get_url(name=self.name, subresource="status")
             try:
-                await self._send(Call("PATCH", path, None, encode_body(patch), MERGE_PATCH))
+                await self.client.patch(CRDS, None, self.name, patch, "status")
             except APIConflictError:
                 click.echo(f"{self.name}: the definition has changed; beginning again", err=True)
                 continue
@@ -208,11 +190,7 @@ class _Migration:
         )
 
     def _check_drops(self, definition: Json, storage: str) -> None:
-        """Check that the objects lose no fields.
-
-        Raises:
-            click.ClickException: they do.
-        """
+        """Check that the objects lose no fields."""
         if self.is_forced or is_converted(definition):
             return
         stored = definition["status"]["storedVersions"]
@@ -226,7 +204,7 @@ class _Migration:
 
     async def _read(self) -> Json:
         try:
-            found: Json = await self._send(Call("GET", CRDS.get_url(name=self.name)))
+            found = await self.client.get(CRDS, None, self.name)
         except APINotFoundError:
             raise click.ClickException(
                 f"There is no CustomResourceDefinition {self.name} in the cluster."
@@ -239,124 +217,71 @@ class _Migration:
             )
         return found
 
-    async def _rewrite_all(self, resource: Resource) -> bool:
-        """Rewrite all objects of a kind; return whether that has succeeded."""
-        self.count = self.total = 0
-        self.failures.clear()
-        self._show()
-        size, token, problem = _PAGE, "", ""
-        while len(self.failures) < _MAX_FAILURES:
-            query = {"limit": str(size), **({"continue": token} if token else {})}
-            try:
-                call = Call("GET", resource.get_url(), query, accept=PARTIAL_LIST)
-                listed = await self._send(call, is_patient=size <= _SMALLEST_PAGE)
-            except APIGoneError as exc:  # the rest of the list is of a later moment
-                if not (token := str(exc.details.get("continue") or "")):
-                    raise
-                continue
-            except (APIConnectionError, APIStatusError) as exc:
-                if _is_brief(exc) and size > _SMALLEST_PAGE:
-                    size //= 5
-                    continue
-                if isinstance(exc, APIConnectionError):
-                    raise
-                problem = str(exc)  # one of the objects cannot be converted
-                break
-            metadata = listed["metadata"]
-            left = metadata.get("remainingItemCount", 0)
-            self.total = self.count + len(listed["items"]) + left
-            await self._rewrite_page(resource, [item["metadata"] for item in listed["items"]])
-            if not (token := metadata.get("continue") or ""):
-                break
-        self.progress.finish()
-        return self._report(problem)
-
-    def _show(self) -> None:
-        verb = "Checking" if self.is_dry else "Rewriting"
-        total = max(self.total, self.count)
-        self.progress.step(f"{verb} the objects of {self.name}", self.count, total, "objects")
-
-    def _report(self, problem: str) -> bool:
-        for failure in self.failures[:_MAX_FAILURES]:
-            click.echo(failure, err=True)
-        if problem:
-            click.echo(f"{self.name}: the objects cannot be listed: {problem}", err=True)
-        if problem or self.failures:
-            more = " or more" if len(self.failures) >= _MAX_FAILURES else ""
-            many = "" if len(self.failures) == 1 else "s"
-            count = f"{len(self.failures)}{more} object{many}" if self.failures else "Some objects"
-            click.echo(
-                f"{self.name}: {count} cannot be rewritten. storedVersions stays as it is. Correct "
-                "them, and run the command again.",
-                err=True,
-            )
-        return not (problem or self.failures)
-
-    async def _rewrite_page(self, resource: Resource, items: Sequence[Json]) -> None:
-        slots = asyncio.Semaphore(_AT_ONCE)
-        params = {"dryRun": "All"} if self.is_dry else None
-
-        async def rewrite(item: Json) -> None:
-            namespace, name = item.get("namespace"), item["name"]
-            path = resource.get_url(namespace=namespace, name=name)
-            async with slots:
-                if len(self.failures) >= _MAX_FAILURES:
-                    return
-                place = f"{namespace}/{name}" if namespace else name
-                call = Call("PATCH", path, params, b"{}", MERGE_PATCH)
-                try:
-                    if has_lost({"metadata": item}):  # the list can be from a cache
-                        made = await self._send(Call("GET", path))
-                        if has_lost(made):
-                            self.failures.append(f"{resource.plural} {place}: {_TOO_LARGE}")
-                            return
-                    made = await self._send(call)
-                    for record in find_records(made):  # its function may work now
-                        older = replace(resource, version=record.rpartition("/")[2])
-                        url = older.get_url(namespace=namespace, name=name)
-                        with contextlib.suppress(APINotFoundError):
-                            await self._send(Call("PATCH", url, params, b"{}", MERGE_PATCH))
-                            made = await self._send(call)
-                except (APINotFoundError, APIConflictError):
-                    made = None  # it is gone, or somebody else has written it
-                except APIStatusError as exc:
-                    self.failures.append(f"{resource.plural} {place}: {exc}")
-                    return
-                # A dry run cannot know: it stores nothing for the second attempt.
-                if made and not params and (records := find_records(made)):
-                    command = name_removal(resource.plural_name, namespace, name, records)
-                    self.failures.append(
-                        f"{resource.plural} {place}: it cannot be converted; {join_names(records)} "
-                        f"keeps what it was. If nobody needs that: {command}"
-                    )
-                    return
-            self.count += 1
-            self._show()
-
-        await run_concurrently(map(rewrite, items))
-
-    async def _send(self, call: Call, *, is_patient: bool = True) -> Any:
-        """Send a request; if the caller is patient, again after errors that pass.
+    async def _rewrite_all(self, resource: Resource) -> None:
+        """Rewrite all objects of a kind, several at once.
 
         Raises:
-            APIError: it failed.
+            APIStatusError: they cannot be listed.
         """
-        backoff = Backoff(_PAUSES, is_endless=False)
-        while True:
-            try:
-                return await self.client.perform(call)
-            except APIError as exc:
-                is_repeated = _is_brief(exc) and is_patient
-                pause = backoff.next(getattr(exc, "retry_after", None)) if is_repeated else None
-                if pause is None:
-                    raise
-            await asyncio.sleep(pause)
+        found: list[tuple[str | None, str, bool]] = []
+        selection = Selection({"limit": _PAGE}, is_partial=True)
+        async for page in self.client.list_pages(resource, None, selection):
+            for item in page.items:
+                metadata = item["metadata"]
+                found.append((metadata.get("namespace"), metadata["name"], has_lost(item)))
+        waiting, self.count = iter(found), 0
+        verb = "Checking" if self.is_dry else "Rewriting"
 
+        async def work() -> None:
+            for namespace, name, is_lost in waiting:
+                if len(self.failures) >= _MAX_FAILURES:
+                    return
+                if why := await self._rewrite(resource, namespace, name, is_lost=is_lost):
+                    place = "/".join(filter(None, (namespace, name)))
+                    self.failures.append(f"{resource.plural} {place}: {why}")
+                else:
+                    self.count += 1
+                what = f"{verb} the objects of {self.name}"
+                self.progress.step(what, self.count, len(found), "objects")
 
-def _is_brief(exc: APIError) -> bool:
-    """Return whether an error passes. That of a failing conversion, a 500, does not."""
-    is_passing = isinstance(exc, APIConnectionError | APITooManyRequestsError)
-    return is_passing or getattr(exc, "status", 0) in (503, 504)
+        await run_concurrently(work() for _ in range(_AT_ONCE))
+        self.progress.finish()
+
+    async def _rewrite(
+        self, resource: Resource, namespace: str | None, name: str, *, is_lost: bool
+    ) -> str:
+        """Rewrite an object; return why that is impossible, or an empty text."""
+        path = resource.get_url(namespace=namespace, name=name)
+        try:
+            # The list can be from a cache.
+            if is_lost and has_lost(await self.client.get(resource, namespace, name)):
+                return _TOO_LARGE
+            made = await self._touch(path)
+            for record in find_records(made):  # its function may work now
+                older = replace(resource, version=record.rpartition("/")[2])
+                with contextlib.suppress(APINotFoundError):
+                    await self._touch(older.get_url(namespace=namespace, name=name))
+                    made = await self._touch(path)
+        except (APINotFoundError, APIConflictError):
+            return ""  # it is gone, or somebody else has written it
+        except APIStatusError as exc:
+            return str(exc)
+        records = find_records(made)
+        if self.is_dry or not records:  # a dry run stores nothing for the second attempt
+            return ""
+        command = name_removal(resource.plural_name, namespace, name, records)
+        return (
+            f"it cannot be converted; {join_names(records)} keeps what it was. If nobody needs "
+            f"that: {command}"
+        )
+
+    async def _touch(self, path: str) -> Json:
+        """Have the API server store an object again, and return it."""
+        params = {"dryRun": "All"} if self.is_dry else None
+        made: Json = await self.client.request(
+            "PATCH", path, params=params, body={}, content_type=MERGE_PATCH
+        )
+        return made
 
 
 def _build_resource(definition: Json, version: str) -> Resource:

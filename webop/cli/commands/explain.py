@@ -99,7 +99,7 @@ async def _explain(kind: str, namespace: str | None, name: str, status: str) -> 
             replica = [warn("replica", f"none was asked: {status}: {exc}", _ASK)]
         found = [*_judge_object(raw, (answer.get("kind") or {}).get("fields"))]
         if shard is not None:
-            found.append(_judge_shard(answer["shards"], shard))
+            found.append(judge_shard(answer["shards"], shard))
     return {title: found, "Replica": replica}
 
 
@@ -117,12 +117,12 @@ def _find_owner(shards: Json, shard: int) -> str:
     return next(owners, "")
 
 
-def _judge_shard(shards: Json, shard: int) -> Finding:
+def judge_shard(shards: Json, shard: int) -> Finding:
     """Return who owns a shard, as a replica knows it."""
     if owner := _find_owner(shards, shard):
         return approve("shard", f"{shard}, owned by {owner}")
     namespace, _, name = shards["lease"].removesuffix("-shards").partition("/")
-    remedy = f"See: webop doctor --shards {name} --lease-namespace {namespace}"
+    remedy = f"See: WEBOP_LEADERSHIP__LEASE_NAMESPACE={namespace} webop doctor --shards {name}"
     return fail("shard", f"{shard}, free: no replica that runs owns it", remedy)
 
 

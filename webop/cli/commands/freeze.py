@@ -7,7 +7,6 @@ A freeze is a record with a high priority and a lifetime in the peering object o
 from __future__ import annotations
 
 import asyncio
-import functools
 import shlex
 import time
 from collections.abc import Awaitable, Callable
@@ -24,7 +23,7 @@ from webop.cli.options import (
 )
 from webop.client.api import Client
 from webop.client.discovery import discover
-from webop.client.standalone import connect_command
+from webop.client.standalone import connect_command, fetch
 from webop.coordination.peer_records import (
     GROUPS,
     Peer,
@@ -34,7 +33,7 @@ from webop.coordination.peer_records import (
     format_time,
     parse_peers,
 )
-from webop.errors import APINotFoundError, APIStatusError
+from webop.errors import APIStatusError
 from webop.identities import detect_own_identity
 from webop.logs.sanitizing import escape
 from webop.objects.namespace_patterns import is_exact, select_namespaces
@@ -55,52 +54,45 @@ class Request(NamedTuple):
 _scope, _record = map(build_option, ("Scope", "Record"))
 
 
-def _target_options(fn: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that both commands have, and pass them as one request."""
+# The options that both commands have.
+_choose_namespaces = scope_options(
+    _scope,
+    "Use a ClusterKopfPeering: for operators of the whole cluster.",
+    "Use the KopfPeerings of namespaces, by name or glob pattern; repeatable.",
+    takes_patterns=True,
+)
+_choose_peering = _scope(
+    "-P",
+    "--peering",
+    "peering_name",
+    required=True,
+    metavar="NAME",
+    help="The name of the peering object of the operators.",
+)
+_choose_identity = _record(
+    "-i",
+    "--id",
+    "identity",
+    metavar="ID",
+    help="The name of the record; by default USER@HOST.",
+)
 
-    @scope_options(
-        _scope,
-        "Use a ClusterKopfPeering: for operators of the whole cluster.",
-        "Use the KopfPeerings of namespaces, by name or glob pattern; repeatable.",
-        takes_patterns=True,
-    )
-    @_scope(
-        "-P",
-        "--peering",
-        "peering_name",
-        required=True,
-        metavar="NAME",
-        help="The name of the peering object of the operators.",
-    )
-    @_record(
-        "-i",
-        "--id",
-        "identity",
-        metavar="ID",
-        help="The name of the record; by default USER@HOST.",
-    )
-    @functools.wraps(fn)
-    def wrapper(
-        *,
-        clusterwide: bool,
-        namespaces: tuple[str, ...],
-        peering_name: str,
-        identity: str | None,
-        **options: Any,
-    ) -> None:
-        scope = choose_scope(click.get_current_context(), clusterwide, namespaces)
-        if not any(scope):
-            raise click.UsageError(
-                "Add -A/--all-namespaces or -n/--namespace, to choose the operators."
-            )
-        request = Request(peering_name, *scope, identity or detect_own_identity())
-        fn(request=request, **options)
 
-    return wrapper
+def _build_request(
+    *, clusterwide: bool, namespaces: tuple[str, ...], peering_name: str, identity: str | None
+) -> Request:
+    scope = choose_scope(click.get_current_context(), clusterwide, namespaces)
+    if not any(scope):
+        raise click.UsageError(
+            "Add -A/--all-namespaces or -n/--namespace, to choose the operators."
+        )
+    return Request(peering_name, *scope, identity or detect_own_identity())
 
 
 @click.command(cls=SectionCommand)
-@_target_options
+@_choose_namespaces
+@_choose_peering
+@_choose_identity
 @_record(
     "-t",
     "--lifetime",
@@ -121,7 +113,7 @@ def _target_options(fn: Callable[..., None]) -> Callable[..., None]:
 @_record("--dev", is_flag=True, help=f"The same as --priority={DEV_PRIORITY}.")
 @_record("-m", "--message", metavar="TEXT", default="", help="The reason, which operators log.")
 @logging_options
-def freeze(request: Request, lifetime: int, priority: int, dev: bool, message: str) -> None:
+def freeze(lifetime: int, priority: int, dev: bool, message: str, **options: Any) -> None:
     """Pause the operators of a peering without stopping their processes.
 
     \b
@@ -133,7 +125,7 @@ def freeze(request: Request, lifetime: int, priority: int, dev: bool, message: s
 
     The exit code is 1 if the command failed in at least one namespace.
     """  # noqa: D301  \b keeps click from wrapping the lines
-    priority = DEV_PRIORITY if dev else priority
+    request, priority = _build_request(**options), DEV_PRIORITY if dev else priority
     now = time.time()
     record = build_record(priority, lifetime, now, message)
 
@@ -163,9 +155,11 @@ def freeze(request: Request, lifetime: int, priority: int, dev: bool, message: s
 
 
 @click.command(cls=SectionCommand)
-@_target_options
+@_choose_namespaces
+@_choose_peering
+@_choose_identity
 @logging_options
-def resume(request: Request) -> None:
+def resume(**options: Any) -> None:
     """Resume the operators of a peering that 'webop freeze' has paused.
 
     \b
@@ -174,11 +168,11 @@ def resume(request: Request) -> None:
 
     The exit code is 1 if the command failed in at least one namespace.
     """  # noqa: D301  \b keeps click from wrapping the lines
+    request = _build_request(**options)
 
     async def remove(client: Client, kind: Resource, namespace: str | None) -> bool:
-        try:
-            body = await client.get(kind, namespace, request.peering)
-        except APINotFoundError:
+        body = await fetch(client, kind.get_url(namespace=namespace, name=request.peering))
+        if not body:
             return False
         where, status = _where(namespace), body.get("status")
         if isinstance(status, dict) and request.identity in status:
@@ -202,16 +196,10 @@ def resume(request: Request) -> None:
 async def _do_everywhere(
     request: Request, act: Callable[[Client, Resource, str | None], Awaitable[bool]]
 ) -> None:
-    """Do something to each chosen peering object.
-
-    Raises:
-        click.ClickException: it failed for some of them; with a line for each failure.
-    """
+    """Do something to each chosen peering object."""
     async with connect_command() as client:
         kind = await _find_kind(client, clusterwide=request.clusterwide)
-        failures = []
-        missing = []
-        done = 0
+        failures, done, absent = [], 0, f"There is no peering {request.peering!r}"
         for namespace, is_named in await _list_namespaces(client, request):
             try:
                 is_there = await act(client, kind, namespace)
@@ -220,11 +208,8 @@ async def _do_everywhere(
                 continue
             done += is_there
             if not is_there and is_named:
-                missing.append(namespace)
-    absent = f"There is no peering {request.peering!r}"
-    for namespace in missing:
-        command = build_creation_command(kind, namespace, request.peering)
-        failures.append(f"{absent} {_where(namespace)}. Create it: {command}")
+                command = build_creation_command(kind, namespace, request.peering)
+                failures.append(f"{absent} {_where(namespace)}. Create it: {command}")
     if failures or not done:
         raise click.ClickException("\n".join(failures) or f"{absent} in these namespaces.")
 

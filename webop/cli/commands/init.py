@@ -7,10 +7,9 @@ Flow: check all arguments → fill in the templates → write the files into a f
 from __future__ import annotations
 
 import keyword
-import os
 import re
-import shutil
 import sys
+import tempfile
 from collections.abc import Mapping
 from importlib import metadata, resources
 from pathlib import Path
@@ -105,11 +104,7 @@ def init(name: str, kind: str | None, group: str | None, with_builtins: bool) ->
 
 
 def _check_name(name: str) -> str:
-    """Return the name of the package.
-
-    Raises:
-        click.BadParameter: it cannot be the name of a Deployment and of a package.
-    """
+    """Return the name of the package."""
     if not _is_name(name):
         nearest = re.sub(r"[^a-z0-9]+", "-", name.lower()).lstrip("-0123456789")[:_LONGEST]
         guess = f" Did you mean {nearest.rstrip('-')!r}?" if nearest else ""
@@ -149,11 +144,7 @@ def _check_group(group: str) -> None:
 
 
 def _check_folder(folder: Path) -> None:
-    """Check that a folder is absent or empty.
-
-    Raises:
-        click.ClickException: it is not; the message says what is there.
-    """
+    """Check that a folder is absent or empty."""
     if folder.is_dir():
         try:
             found = sorted(path.name for path in folder.iterdir())
@@ -187,28 +178,17 @@ def _fill(text: str, words: Mapping[str, str]) -> str:
 
 
 def _write(folder: Path, texts: Mapping[str, str]) -> None:
-    """Write all files of a folder, or none.
-
-    Raises:
-        click.ClickException: it is impossible, or somebody else has written there at the same time.
-    """
+    """Write all files of a folder, or none."""
     target = folder.resolve()
-    draft = target.with_name(f".{target.name}.webop-{os.getpid()}")
     try:
-        draft.mkdir()
+        with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as drafts:
+            draft = Path(drafts) / target.name
+            for path, text in texts.items():
+                file = draft / path
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(text)
+            draft.rename(target)  # it replaces only an empty folder
     except OSError as exc:
-        raise click.ClickException(f"Cannot write to '{target.parent}': {exc.strerror}.") from exc
-    try:
-        for path, text in texts.items():
-            file = draft / path
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(text)
-        draft.rename(target)  # it replaces only an empty folder
-    except OSError as exc:
-        shutil.rmtree(draft, ignore_errors=True)
         raise click.ClickException(
             f"Cannot write '{folder}': {exc.strerror}. Nothing was changed."
         ) from exc
-    except BaseException:
-        shutil.rmtree(draft, ignore_errors=True)
-        raise

@@ -208,10 +208,9 @@ def manifests(
     """  # noqa: D301  \b keeps click from wrapping the lines
     _, sources, name = _locate(paths, modules, options.pop("name"))
     _, namespaces = choose_scope(ctx, clusterwide, options.pop("namespaces"))
-    if no_lease and options["lease"]:
-        raise click.UsageError("--lease and --no-lease exclude each other.")
-    if no_lease and options["sharded"]:
-        raise click.UsageError("--sharded and --no-lease exclude each other.")
+    for other in ("lease", "sharded"):
+        if no_lease and options[other]:
+            raise click.UsageError(f"--{other} and --no-lease exclude each other.")
     if options["canary"] and not options["sharded"]:
         raise click.UsageError("--canary needs --sharded: a canary tries a version on shards.")
     if options["rights_for"] == "plan" and (chart or options["canary"]):
@@ -260,9 +259,6 @@ def _write_files(folder: Path, texts: Mapping[str, str]) -> None:
 
     The first file names the others or their place: without it, the folder has no such files, but
     perhaps printed manifests.
-
-    Raises:
-        click.ClickException: there are other files of these names, or the folder is not writable.
     """
     try:
         is_own = (folder / next(iter(texts))).exists()

@@ -233,9 +233,8 @@ def _importing() -> Iterator[None]:
 
 def _detect_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """Return the loop factory of uvloop if it is installed (``webop[uvloop]``)."""
-    try:
+    with contextlib.suppress(ImportError):
         import uvloop  # noqa: PLC0415  an optional dependency
-    except ImportError:
-        return None
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory
+
+        return uvloop.new_event_loop
+    return None

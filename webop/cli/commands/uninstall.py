@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime as dt
-import shutil
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from webop.cli.doctor.finalizer_removal import HeldObject, find_held, remove_fin
 from webop.cli.doctor.findings import describe_seconds
 from webop.cli.doctor.records import describe_replicas
 from webop.cli.options import choose_scope, confirm, scope_options
-from webop.cli.tables import build_table
+from webop.cli.tables import print_table
 from webop.client.api import Client
 from webop.client.discovery import discover
 from webop.client.self_review import review_self
@@ -171,8 +171,10 @@ async def _find_configurations(
         live = [one for body in both.values() for one in parse_configuration(body).list_live(now)]
         short = join_names(one.removesuffix(f".{name}") for one in webhooks)
         rows.append((name, short or "none", describe_replicas(live, now) or "none"))
-    width = shutil.get_terminal_size().columns
-    click.echo(build_table(rows, width) if chosen else "No operator keeps webhook configurations.")
+    if chosen:
+        print_table(rows)
+    else:
+        click.echo("No operator keeps webhook configurations.")
     return chosen, unknown
 
 
@@ -193,7 +195,7 @@ async def _find_objects(client: Client, choice: Choice) -> tuple[list[HeldObject
         state = f"being deleted for {age}" if one.deleted_at else f"created {age} ago"
         rows.append((one.resource.plural_name, one.path, state, ", ".join(one.others) or "none"))
     if held:
-        click.echo(build_table(rows))
+        print_table(rows)
     else:
         hint = (
             " that is being deleted; for the others, add --all."
@@ -207,16 +209,12 @@ async def _find_objects(client: Client, choice: Choice) -> tuple[list[HeldObject
 async def _remove_configurations(
     client: Client, found: Mapping[str, Found], *, is_dry: bool
 ) -> None:
+    params, suffix = ({"dryRun": "All"}, " (dry run)") if is_dry else (None, "")
     for name, both in found.items():
         for kind in both:
-            path = KINDS[kind].get_url(name=name)
-            params = {"dryRun": "All"} if is_dry else None
-            try:
-                await client.request("DELETE", path, params=params)
-            except APINotFoundError:
-                continue
-            suffix = " (dry run)" if is_dry else ""
-            click.echo(f"{KINDS[kind].plural} {name}: removed{suffix}")
+            with contextlib.suppress(APINotFoundError):
+                await client.request("DELETE", KINDS[kind].get_url(name=name), params=params)
+                click.echo(f"{KINDS[kind].plural} {name}: removed{suffix}")
 
 
 def find_kinds(kind: str, known: Collection[Resource]) -> Collection[Resource]:

@@ -9,7 +9,8 @@ from typing import Any
 
 from webop.cli.required_rights import Inspection
 from webop.client.api import Client
-from webop.errors import APIForbiddenError, APINotFoundError
+from webop.client.standalone import fetch
+from webop.errors import APIForbiddenError
 
 Json = dict[str, Any]
 
@@ -24,9 +25,6 @@ class Context(Inspection):
     Attributes:
         managed: the name of the webhook configurations: the option, or else the setting, once the
             settings are complete; None for all in the cluster.
-        is_probing: whether to make API servers call the webhooks.
-        calls_startup: whether to call the startup handlers.
-        client: of the user.
         now: the time of the API server; after the login, as is `username`.
         username: the name of the user's account; None if the API server does not return it.
         replicas: those with a live record; after the webhook configurations. `resources` are there
@@ -53,9 +51,7 @@ class Context(Inspection):
 
     async def read(self, path: str, **params: str) -> Json:
         """Return an object or a list; {} if it does not exist."""
-        with contextlib.suppress(APINotFoundError):
-            return dict(await self.client.request("GET", path, params=params))
-        return {}
+        return await fetch(self.client, path, **params)
 
     async def read_secret(self, namespace: str, name: str) -> Json:
         """Return a Secret; {} if it does not exist or must not be read."""

@@ -81,19 +81,18 @@ async def _read_all(context: Context, resources: list[Resource]) -> list[Finding
     Lists are answered from the cache of the API server, also if no conversion works. But they show
     which objects were converted without their functions: one of these is read.
     """
-    trouble = ""
-    places: dict[bool, list[Json]] = {True: [], False: []}
+    trouble, found = "", list[Json]()
     for resource in resources:
         try:
             listed = await context.read(resource.get_url(), limit=_PAGE)
         except APIStatusError as exc:
             trouble = str(exc)
-            continue
-        for item in listed.get("items") or ():
-            places[bool(find_records(item))].append(item["metadata"])
-    if not (found := places[True] + places[False]):
+        else:
+            found += listed.get("items") or ()
+    if not found:
         return [note("objects", f"not read: {trouble}" if trouble else "there are none to read")]
-    where = found[0].get("namespace"), found[0]["name"]
+    chosen = next(filter(find_records, found), found[0])["metadata"]
+    where = chosen.get("namespace"), chosen["name"]
     return [await _read(context, one, *where) for one in resources]
 
 

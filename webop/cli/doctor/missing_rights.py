@@ -8,12 +8,12 @@ from webop.aio.concurrency import run_concurrently
 from webop.cli.doctor.check_context import Context, Json
 from webop.cli.doctor.findings import Finding, Level, approve, warn
 from webop.cli.required_rights import Need, list_needs
+from webop.cli.yaml_text import dump
 from webop.models.definitions import advise_creation
 from webop.objects.rights import parse_right
 from webop.servers.certificates.secret import parse_secret
 
 _API = "authorization.k8s.io"
-_EMPTY = '""'
 
 
 def judge(need: Need, missing: list[dict[str, str]]) -> Finding:
@@ -27,11 +27,8 @@ def judge(need: Need, missing: list[dict[str, str]]) -> Finding:
         role = f"Role in {' and '.join(need.namespaces)}"
     if need.use:
         text += f"; {need.use}"
-    rules = (
-        ", ".join(f"{key}: [{', '.join(item or _EMPTY for item in rule[key])}]" for key in rule)
-        for rule in need.build_rules()
-    )
-    remedy = f"Add to the {role}: {', '.join(f'{{{rule}}}' for rule in rules)}"
+    rules = ", ".join(dump(rule, is_flow=True, width=10_000) for rule in need.build_rules())
+    remedy = f"Add to the {role}: {rules}"
     return Finding(Level(need.level), need.resource, text, remedy)
 
 

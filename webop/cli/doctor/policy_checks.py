@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from webop.admission.configurations.building import GROUP, OWN_REQUESTS
 from webop.admission.configurations.policies import MUTATING, MUTATING_SINCE, build_policy
 from webop.cli.doctor.check_context import Context, Json
 from webop.cli.doctor.findings import Finding, Level, approve, fail, warn
 from webop.handlers.model import Rule
+from webop.planning.configurations import compare_policies
 
 _REMEDY: Final = "With the same options as before: webop manifests FILES | kubectl apply -f -"
 
@@ -35,44 +35,25 @@ async def check_rules(context: Context) -> list[Finding]:
         names = {name for name in policies if name.rpartition(".")[0] == rule.id}
         if context.home:
             names &= {f"{rule.id}.{str(context.account).rpartition(':')[2]}"}
-        found = [_judge(context, rule, name, policies, bindings) for name in sorted(names)]
+        found = [_judge(context, rule, n, policies[n], bindings.get(n)) for n in sorted(names)]
         found = [one for one in found if one.level is Level.OK] or found
         missing = fail(rule.id, "not in force: its policy is not in the cluster", _REMEDY)
         findings += found[:1] or [missing]
     return findings
 
 
-def _judge(
-    context: Context,
-    rule: Rule,
-    name: str,
-    policies: Mapping[str, Json],
-    bindings: Mapping[str, Json],
-) -> Finding:
-    if name not in bindings:
+def _judge(context: Context, rule: Rule, name: str, policy: Json, binding: Json | None) -> Finding:
+    if binding is None:
         return fail(rule.id, f"not in force: {name} has no binding", _REMEDY)
-    exempt, policy = None, dict(policies[name])
+    exempt = None
     if context.account and context.calls_startup:
         exempt = context.account if context.settings.admission.exempt_account else None
     elif "matchConditions" in policy:  # whose requests are exempt is unknown here
         conditions = [one for one in policy["matchConditions"] if one["name"] != OWN_REQUESTS]
-        policy["matchConditions"] = conditions
+        policy = {**policy, "matchConditions": conditions}
     made = build_policy(rule, name, context.resources, labels={}, exempt=exempt)
-    for wanted, spec in zip(made, (policy, bindings[name]), strict=True):
-        if place := find_difference(wanted["spec"], spec, "spec"):
-            text = f"{wanted['kind']} {name} differs from the rule in {place}"
+    for wanted, spec in zip(made, (policy, binding), strict=True):
+        if changes := compare_policies(spec, wanted["spec"]):
+            text = f"{wanted['kind']} {name} differs from the rule in {changes[0].field}"
             return warn(rule.id, text, _REMEDY)
     return approve(rule.id, f"in force as {name}")
-
-
-def find_difference(wanted: Any, found: Any, place: str) -> str:
-    """Return the first field that differs; API servers add empty ones. Pure."""
-    if isinstance(wanted, dict) and isinstance(found, dict):
-        more = [f"{place}.{key}" for key in found if key not in wanted and found[key]]
-        inner = (find_difference(wanted[key], found.get(key), f"{place}.{key}") for key in wanted)
-        return next(filter(None, (*inner, *more)), "")
-    if isinstance(wanted, list) and isinstance(found, list) and len(wanted) == len(found):
-        pairs = enumerate(zip(wanted, found, strict=True))
-        inner = (find_difference(*pair, f"{place}[{number}]") for number, pair in pairs)
-        return next(filter(None, inner), "")
-    return "" if wanted == found else place

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -24,7 +25,7 @@ from webop.cli.doctor.findings import (
     note,
     warn,
 )
-from webop.cli.doctor.shard_checks import check_sharers
+from webop.cli.doctor.shard_checks import check_sharers, measure_age
 from webop.coordination import lease_content
 from webop.coordination.peer_records import (
     build_creation_command,
@@ -200,13 +201,9 @@ async def check_lease(context: Context) -> list[Finding]:
 
 
 def judge_lease(subject: str, raw: Json, now: dt.datetime, replicas: Collection[str]) -> Finding:
-    """Return a finding about the holder of a Lease. Pure.
+    """Return a finding about the holder of a Lease, which is empty if it does not exist. Pure.
 
-    Args:
-        subject: the subject of the finding.
-        raw: the Lease; empty if it does not exist.
-        now: the current time of the API server.
-        replicas: those with a live record at the webhooks; empty if unknown.
+    The replicas are those with a live record at the webhooks; empty if unknown.
     """
     record = lease_content.Record.parse(raw)
     if not record.holder:
@@ -216,12 +213,10 @@ def judge_lease(subject: str, raw: Json, now: dt.datetime, replicas: Collection[
             else "it does not exist: no replica has led yet"
         )
         return warn(subject, text, "Start the operator, or read its log.")
-    try:
-        age = (now - dt.datetime.fromisoformat(record.renewed_at)).total_seconds()
-        since = f"has not renewed it for {describe_seconds(age)}"
-    except (ValueError, TypeError):
-        age, since = float("inf"), "has never renewed it"
+    age = measure_age(record, now)
     if age > (record.duration or 0):
+        since = f"has not renewed it for {describe_seconds(age)}"
+        since = since if math.isfinite(age) else "has never renewed it"
         remedy = "Start the operator. If it runs, its log says why it cannot acquire the Lease."
         return fail(subject, f"{record.holder} {since}: no replica leads", remedy)
     if replicas and record.holder not in replicas:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -38,8 +39,12 @@ class Team:
     @classmethod
     def build(cls, name: str, leases: Mapping[str, Json], now: dt.datetime) -> Team:
         """Return the team of an operator from the Leases by name, at a time of the API server."""
-        held = {key: Record.parse(raw) for key, raw in leases.items()}
-        held = {key: record for key, record in held.items() if _is_held(record, now)}
+        records = {key: Record.parse(raw) for key, raw in leases.items()}
+        held = {
+            key: record
+            for key, record in records.items()
+            if record.holder and measure_age(record, now) <= (record.duration or 0)
+        }
         leader = held.pop(name, NOTHING).holder
         shards = ShardMap.parse(leases.get(f"{name}-shards"))
         terms = {Term(key, one.holder, one.acquired_at) for key, one in held.items()}
@@ -53,12 +58,11 @@ class Team:
         return cls(shards, owners, {who: found or {} for who, found in notes.items()}, leader)
 
 
-def _is_held(record: Record, now: dt.datetime) -> bool:
-    """Return whether the holder of a Lease has renewed it in time."""
+def measure_age(record: Record, now: dt.datetime) -> float:
+    """Return the seconds since a Lease was renewed; infinite if it never was."""
     with contextlib.suppress(ValueError, TypeError):
-        age = (now - dt.datetime.fromisoformat(record.renewed_at)).total_seconds()
-        return bool(record.holder) and age <= (record.duration or 0)
-    return False
+        return (now - dt.datetime.fromisoformat(record.renewed_at)).total_seconds()
+    return math.inf
 
 
 async def read_team(client: Client, namespace: str, name: str, now: dt.datetime) -> Team:

@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 
 from webop.cli.manifests.objects import RESOURCES, Request
-from webop.cli.manifests.yaml_text import dump
+from webop.cli.yaml_text import dump
 
 # Names that are valid, and that nobody has.
 _NAME, _HOME, _IMAGE = "webop-chart-name", "webop-chart-home", "webop-chart-image"
@@ -33,14 +33,13 @@ _REPLICAS = re.compile(r"^  replicas: \d+$", re.MULTILINE)
 def prepare(request: Request, *, is_placed: bool) -> Request:
     """Return a request for manifests that :func:`build_chart` accepts.
 
-    Args:
-        request: the request for plain manifests.
-        is_placed: whether the namespace is given, so that it is no value of the chart.
+    If the namespace is given (``is_placed``), it is no value of the chart.
     """
     home = request.home if is_placed else _HOME
     canary = _CANARY if request.canary or request.sharded else None
-    request = dataclasses.replace(request, image=_IMAGE, canary=canary)
-    return dataclasses.replace(request, name=_NAME, home=home, is_chart=True)
+    return dataclasses.replace(
+        request, name=_NAME, home=home, image=_IMAGE, canary=canary, is_chart=True
+    )
 
 
 def build_chart(
@@ -48,11 +47,8 @@ def build_chart(
 ) -> dict[str, str]:
     """Return the texts of a chart by their paths.
 
-    Args:
-        files: the documents of the prepared request, by the names of their files.
-        request: the request for plain manifests.
-        head: the first lines of each file.
-        is_placed: whether the namespace is given.
+    The files are those of the prepared request, the request is the one before that. Each text
+    begins with the head.
     """
     deployment = files["deployment"][0]
     replicas = _REPLICAS.search(deployment) if "type: Recreate" not in deployment else None

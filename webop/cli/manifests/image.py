@@ -48,8 +48,7 @@ def build_dockerfile(
         sources: the arguments of ``webop run`` that name files and modules.
         command: the arguments of ``webop image``, for the first comment.
         name: the name of the image.
-        wheels: a folder in the root with wheels that are in no package index, such as webop's;
-            None for ``wheels``, if it exists.
+        wheels: the folder with wheels in the root; None for ``wheels``, if it exists.
 
     Raises:
         ConfigurationError: there is no wheel of webop, but this webop is of no package index; or
@@ -132,11 +131,7 @@ def is_indexed() -> bool:
 
 
 def _check_imports(root: Path, files: Iterable[Path], provided: Iterable[str]) -> None:
-    """Check that the files import, also in functions, only webop and what some wheels provide.
-
-    Raises:
-        ConfigurationError: they import more, so the image needs requirements.
-    """
+    """Check that the files import, also in functions, only webop and what some wheels provide."""
     imported = {name: file for file in sorted(files) for name in _list_imports(root / file)}
     own = {part.removesuffix(".py") for file in files for part in file.parts}
     known = metadata.packages_distributions()

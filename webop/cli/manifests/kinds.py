@@ -129,12 +129,8 @@ def find_kinds(
 ) -> tuple[set[Resource], list[str]]:
     """Return the kinds that handlers and rights select, and warnings about them.
 
-    For EVERYTHING, the plural is "*", as in RBAC rules.
-
-    Args:
-        users: handlers of objects or admission handlers, and rights.
-        known: all kinds with known definitions.
-        is_complete: whether these are all kinds of a cluster.
+    For EVERYTHING, the plural is "*", as in RBAC rules. The known kinds can be complete: all kinds
+    of a cluster.
 
     Raises:
         ConfigurationError: a selector does not identify its kinds.

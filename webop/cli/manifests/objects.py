@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from webop.cli.manifests.yaml_text import dump
+from webop.cli.yaml_text import dump
 from webop.servers.service_server import WebhookServiceServer
 
 PROBES_PORT = 8080
@@ -21,6 +21,16 @@ limits: {memory: 256Mi, ephemeral-storage: 256Mi}"""
 #: The classes that every cluster has are for its vital parts.
 SYSTEM_PRIORITY = "system-cluster-critical"
 _CANARY_SHARDS = "2"
+_OPEN_POLICY = """\
+# This policy is open: all pods of the cluster can connect to the webhooks. A policy cannot select
+# API servers, which are not pods. So exclude the networks of the pods (--pod-network or --cluster),
+# or admit only the addresses of your control plane (kubectl get endpoints kubernetes)."""
+_CLOSED_POLICY = """\
+# Only API servers can connect to the webhooks, and the kubelet to the probes (it needs no rule).
+# A policy cannot select API servers, which are not pods. So it excludes the networks of the pods.
+# It is better to replace both blocks by the addresses of your control plane (kubectl get endpoints
+# kubernetes). In some clusters, API servers connect through agents in kube-system (konnectivity).\
+"""
 
 
 def _dump(value: Any) -> str:
@@ -34,12 +44,7 @@ class Request:
 
     Attributes:
         sources: the arguments of ``webop run`` that name files and modules.
-        canary: the image that a canary tries.
-        rbac: files with RBAC rules, and rights in the short form.
-        metrics: the namespace of the pods that scrape the metrics.
-        variables: the environment variables of the container.
         namespaces: where the operator works; empty for the whole cluster.
-        rights_for: "run", or "plan" for only the account that plans.
         is_chart: whether names are stand-ins for values of a chart.
     """
 
@@ -114,14 +119,12 @@ class Plan:
     def _name(self) -> str:
         return _dump(self.request.name)
 
-    @property
-    def _head(self) -> str:
-        return self._build_head(self.request.name)
-
-    def _build_head(self, name: str) -> str:
+    def _build_head(self, api_version: str, kind: str, name: str = "") -> str:
         return f"""\
+apiVersion: {api_version}
+kind: {kind}
 metadata:
-  name: {_dump(name)}
+  name: {_dump(name or self.request.name)}
   namespace: {_dump(self.request.home)}
   labels:
     app.kubernetes.io/name: {self._name}"""
@@ -138,7 +141,7 @@ metadata:
 
     def build_account(self) -> str:
         """Return the service account."""
-        return f"apiVersion: v1\nkind: ServiceAccount\n{self._head}"
+        return self._build_head("v1", "ServiceAccount")
 
     def build_canary(self, image: str) -> str:
         """Return the Deployment of a canary; its pods have the labels of the others, too."""
@@ -165,9 +168,7 @@ metadata:
             port = self.server.port or self.server.DEFAULT_PORT
             ports.append(f"            - {{name: webhooks, containerPort: {port}}}")
         return f"""\
-apiVersion: apps/v1
-kind: Deployment
-{self._build_head(name)}
+{self._build_head("apps/v1", "Deployment", name)}
 spec:
   replicas: {self.replicas}
   strategy:
@@ -281,9 +282,7 @@ spec:
     def build_budget(self) -> str:
         """Return the PodDisruptionBudget, which keeps a replica while nodes are drained."""
         return f"""\
-apiVersion: policy/v1
-kind: PodDisruptionBudget
-{self._head}
+{self._build_head("policy/v1", "PodDisruptionBudget")}
 spec:
   maxUnavailable: 1
   # Pods that are not ready do not block the drain of a node.
@@ -296,9 +295,7 @@ spec:
         """Return the ResourceQuota without which GKE refuses pods of the system's priority."""
         return f"""\
 # Some clusters (GKE) allow this priority only in namespaces with such a quota.
-apiVersion: v1
-kind: ResourceQuota
-{self._head}
+{self._build_head("v1", "ResourceQuota")}
 spec:
   hard: {{pods: "100"}}
   scopeSelector:
@@ -310,9 +307,7 @@ spec:
         port = self.server.service_port if self.server else 443
         return f"""\
 # API servers call the webhooks of ready pods at this Service.
-apiVersion: v1
-kind: Service
-{self._build_head(self.service)}
+{self._build_head("v1", "Service", self.service)}
 spec:
   selector:
     app.kubernetes.io/name: {self._name}
@@ -321,61 +316,42 @@ spec:
 
     def build_policy(self) -> str:
         """Return the NetworkPolicy: API servers, the kubelet and scrapers can connect to pods."""
-        policy = f"""\
-apiVersion: networking.k8s.io/v1
-kind: NetworkPolicy
-{self._head}
-spec:
-  podSelector:
-    matchLabels:
-      app.kubernetes.io/name: {self._name}
-  policyTypes: [Ingress]"""
-        scraping = (
-            ""
-            if self.request.metrics is None
-            else f"""
+        head, rules = "# Only the kubelet can connect to the pods; it needs no rule.", ""
+        if self.server:
+            head, rules = _OPEN_POLICY, "\n    - ports:\n        - {protocol: TCP, port: webhooks}"
+        if self.server and self.pod_networks:
+            head = _CLOSED_POLICY
+            rules += f"""
+      from:
+{self._build_blocks()}\
+        - namespaceSelector:
+            matchLabels: {{kubernetes.io/metadata.name: kube-system}}
+          podSelector:
+            matchLabels: {{k8s-app: konnectivity-agent}}"""
+        if self.request.metrics is not None:
+            head = head if self.server else "# The kubelet needs no rule to call the probes."
+            rules += f"""
     # Pods of this namespace scrape the metrics, at the port of the probes.
     - ports:
         - {{protocol: TCP, port: probes}}
       from:
         - namespaceSelector:
             matchLabels: {{kubernetes.io/metadata.name: {_dump(self.request.metrics)}}}"""
-        )
-        if self.server is None and scraping:
-            head = "# The kubelet needs no rule to call the probes."
-            return f"{head}\n{policy}\n  ingress:{scraping}"
-        if self.server is None:
-            return f"# Only the kubelet can connect to the pods; it needs no rule.\n{policy}"
-        if not self.pod_networks:
-            return f"""\
-# This policy is open: all pods of the cluster can connect to the webhooks. A policy cannot select
-# API servers, which are not pods. So exclude the networks of the pods (--pod-network or --cluster),
-# or admit only the addresses of your control plane (kubectl get endpoints kubernetes).
-{policy}
-  ingress:
-    - ports:
-        - {{protocol: TCP, port: webhooks}}{scraping}"""
-        blocks = "".join(
-            f"        - ipBlock: {{cidr: {json.dumps(everything)}, except: {json.dumps(own)}}}\n"
-            if own
-            else f"        - ipBlock: {{cidr: {json.dumps(everything)}}}\n"
-            for everything, own in (
-                ("0.0.0.0/0", [cidr for cidr in self.pod_networks if ":" not in cidr]),
-                ("::/0", [cidr for cidr in self.pod_networks if ":" in cidr]),
-            )
-        )
+        ingress = f"\n  ingress:{rules}" if rules else ""
         return f"""\
-# Only API servers can connect to the webhooks, and the kubelet to the probes (it needs no rule).
-# A policy cannot select API servers, which are not pods. So it excludes the networks of the pods.
-# It is better to replace both blocks by the addresses of your control plane (kubectl get endpoints
-# kubernetes). In some clusters, API servers connect through agents in kube-system (konnectivity).
-{policy}
-  ingress:
-    - ports:
-        - {{protocol: TCP, port: webhooks}}
-      from:
-{blocks}\
-        - namespaceSelector:
-            matchLabels: {{kubernetes.io/metadata.name: kube-system}}
-          podSelector:
-            matchLabels: {{k8s-app: konnectivity-agent}}{scraping}"""
+{head}
+{self._build_head("networking.k8s.io/v1", "NetworkPolicy")}
+spec:
+  podSelector:
+    matchLabels:
+      app.kubernetes.io/name: {self._name}
+  policyTypes: [Ingress]{ingress}"""
+
+    def _build_blocks(self) -> str:
+        """Return all addresses but those of pods."""
+        lines = []
+        for everything in ("0.0.0.0/0", "::/0"):
+            own = [cidr for cidr in self.pod_networks if (":" in cidr) == (":" in everything)]
+            more = f", except: {json.dumps(own)}" if own else ""
+            lines.append(f"        - ipBlock: {{cidr: {json.dumps(everything)}{more}}}\n")
+        return "".join(lines)

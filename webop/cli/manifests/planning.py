@@ -20,7 +20,6 @@ from webop.admission.conversion_reviews import PATH
 from webop.cli.manifests.kinds import find_kinds, list_builtin, parse_definition, read_definitions
 from webop.cli.manifests.objects import PROBES_PORT, STATUS_PORT, SYSTEM_PRIORITY, Plan, Request
 from webop.cli.manifests.roles import build_dry_run_policy, build_rights, split_rules
-from webop.cli.manifests.yaml_text import dump
 from webop.cli.required_rights import (
     Inspection,
     call_startup,
@@ -28,6 +27,7 @@ from webop.cli.required_rights import (
     list_needs,
     list_planning_needs,
 )
+from webop.cli.yaml_text import dump
 from webop.client.api import Client
 from webop.client.discovery import discover
 from webop.client.standalone import connect_command
@@ -64,11 +64,7 @@ _UNSERVED = (
 
 
 def _choose_replicas(request: Request, *, is_shared: bool) -> int:
-    """Return the number of replicas.
-
-    Raises:
-        ConfigurationError: all of them would handle the same objects.
-    """
+    """Return the number of replicas."""
     replicas = request.replicas or (2 if is_shared else 1)
     if replicas > 1 and not is_shared:
         raise ConfigurationError(
@@ -209,11 +205,7 @@ async def _read_pod_networks(client: Client) -> list[str]:
 async def _prepare(
     registry: OperatorRegistry, request: Request, variables: dict[str, str]
 ) -> Inspection:
-    """Call the startup handlers; return the operator with their settings, and add variables.
-
-    Raises:
-        ConfigurationError: the settings do not work in a deployment.
-    """
+    """Call the startup handlers; return the operator with their settings, and add variables."""
     variables.setdefault(_OPERATOR, request.name)
     is_called = registry.needs_webhook_server
     if is_called:
@@ -253,9 +245,6 @@ def _complete_webhooks(
     """Complete the settings and the variables of webhooks; API servers must be able to call them.
 
     The variable of the Service is removed if the server does not need it.
-
-    Raises:
-        ConfigurationError: the server is not behind a Service, or options contradict settings.
     """
     admission = settings.admission
     if admission.server is None and not request.calls_startup:
@@ -298,11 +287,7 @@ def _check_equal(option: str, wanted: str | None, set_to: str | None) -> None:
 def _build_policies(
     rules: Iterable[Rule], operator: Inspection, plan: Plan, kinds: Collection[Resource]
 ) -> Iterator[str]:
-    """Yield the policies of rules, each with its binding.
-
-    Raises:
-        ConfigurationError: two rules have the same id.
-    """
+    """Yield the policies of rules, each with its binding."""
     exempt = operator.account if operator.settings.admission.exempt_account else None
     built = set[str]()
     for rule in rules:

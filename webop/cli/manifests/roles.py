@@ -11,8 +11,8 @@ import yaml
 
 from webop.admission.configurations.building import GROUP
 from webop.cli.manifests.objects import Plan
-from webop.cli.manifests.yaml_text import dump
 from webop.cli.required_rights import Need
+from webop.cli.yaml_text import dump
 from webop.errors import ConfigurationError
 from webop.objects.resources import CRDS, Resource
 from webop.objects.rights import VERBS, parse_right
@@ -72,11 +72,7 @@ def split_rules(texts: Iterable[str]) -> tuple[list[str], str]:
 
 
 def _read_rules(path: Path) -> str:
-    """Return the text of a file with a list of rules, comments included.
-
-    Raises:
-        ConfigurationError: the file cannot be read, or has other content.
-    """
+    """Return the text of a file with a list of rules, comments included."""
     try:
         text = path.read_text()
         rules = yaml.safe_load(text)
@@ -97,18 +93,11 @@ _RULE: Final = {"apiGroups", "resources", "resourceNames", "nonResourceURLs", "v
 
 
 def build_rights(
-    plan: Plan,
-    needs: Iterable[Need],
-    handled: Iterable[Resource],
-    own: str = "",
+    plan: Plan, needs: Iterable[Need], handled: Iterable[Resource], own: str
 ) -> Iterator[str]:
     """Yield the roles that the service account needs, and their bindings, as YAML.
 
-    Args:
-        plan: the deployment.
-        needs: what the operator needs.
-        handled: the kinds that have handlers.
-        own: rules as YAML text, to add in all namespaces of the operator.
+    ``own`` are rules as YAML text, to add in all namespaces of the operator.
     """
     served = plan.request.namespaces or ("",)
     places: dict[str, list[Need]] = {place: [] for place in ("", *served)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -9,9 +10,12 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
+import webop
 from tests.kit.cli_runner import invoke
 from tests.kit.exec_plugins import write_kubeconfig
 from tests.kit.waiting import wait_until
+from webop.cli.commands.doctor import doctor
+from webop.cli.commands.explain import judge_shard
 
 OPERATOR = """
 import webop
@@ -70,3 +74,14 @@ def test_a_stopped_cluster_of_this_machine_is_told_how_to_start_again(tmp_path: 
     result = invoke("doctor", env=variables)
     assert f"There is no kubeconfig at {kubeconfig}" in result.output
     assert "start it again: webop cluster start --name mine\n" in result.output
+
+
+def test_the_command_that_explain_names_for_a_free_shard_is_accepted() -> None:
+    shards = {"lease": "ops/mine-shards", "owners": []}
+    text = judge_shard(shards, 5).remedy.removeprefix("See: ")
+    variable, _, command, *options = shlex.split(text)
+    assert command == "doctor"
+    assert doctor.make_context(command, options).params["shards_name"] == "mine"
+    name, _, value = variable.partition("=")
+    leadership = webop.OperatorSettings.from_environment({name: value}).leadership
+    assert leadership.lease_namespace == "ops"
