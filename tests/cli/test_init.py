@@ -9,15 +9,11 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.kit.cli_runner import invoke
-from webop.testing import eventually
-
-if TYPE_CHECKING:
-    from webop.testing import LocalCluster
+from webop.testing import LocalCluster, eventually
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -109,7 +105,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def own_cluster(webop_cluster: LocalCluster) -> Iterator[LocalCluster]:
     """A cluster without the kinds of other tests, of which the doctor would warn."""
     assert webop_cluster.is_ready()  # so the binaries are there
-    with type(webop_cluster)() as cluster:
+    with LocalCluster() as cluster:
         yield cluster
 
 
