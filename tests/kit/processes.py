@@ -123,7 +123,7 @@ class Workshop:
         everything = {**self._environment, **variables}
         path = self.folder / log
         path.write_bytes(b"")
-        if "--reload" not in args:  # that forks, too
+        if program[0] in ("webop", "kopf") and "--reload" not in args:  # that forks, too
             words = (*program, *map(str, args))
             return Command(fork(words, self.folder, everything, path, path), path)
         with path.open("wb") as file:
