@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import httpx
 import orjson
 
-from tools.simulation.api_server import APIServer
+from tests.kit.memory_cluster import MemoryCluster
 from webop.testing.apiserver import Json, Request, Response
 
 from .requests import JSON, Drawn, build_request
@@ -114,7 +114,7 @@ class _RealStream:
 
 class SimulatedSide:
     def __init__(self, seed: int, **options: Any) -> None:
-        self.cluster = APIServer(lambda: datetime.now(UTC), random.Random(seed), **options)
+        self.cluster = MemoryCluster(lambda: datetime.now(UTC), random.Random(seed), **options)
 
     def send(self, request: Request) -> tuple[int, Any]:
         response = self.cluster.handle(request)

@@ -9,7 +9,6 @@ from urllib.parse import unquote
 
 import orjson
 
-from .admission import Admission
 from .bodies import parse_body, parse_delete_options, parse_object
 from .conversions import Converter
 from .definitions import Kinds
@@ -20,6 +19,7 @@ from .pod_logs import PodLogs
 from .reading import list_objects, open_watch
 from .store import Store, Watch
 from .targets import Target
+from .webhooks import Webhooks
 from .writing import Steps, Writer
 
 _AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
@@ -45,13 +45,13 @@ class Cluster:
         store: what is stored, and its watch caches.
         kinds: the kinds that are served.
         logs: what containers have logged.
+        webhooks: those of the webhook configurations. With :meth:`handle`, they are not called.
 
     Args:
         now: the wall clock, aware and in UTC.
         rng: for uids and generated names only.
         kinds: built-in kinds besides :data:`~.kinds.BUILT_IN`.
         collects: whether a :class:`.GarbageCollector` is at work.
-        admission: what decides about writes.
         converter: converts objects of kinds with ``strategy: Webhook``. Without it, only their
             apiVersion changes.
     """
@@ -63,13 +63,13 @@ class Cluster:
         *,
         kinds: Iterable[Kind] = (),
         collects: bool = False,
-        admission: Admission | None = None,
         converter: Converter | None = None,
     ) -> None:
         self.store = Store()
         self.kinds = Kinds(self.store, now, kinds, converter)
         self.logs = PodLogs()
-        self._writer = Writer(self.store, now, rng, admission or Admission())
+        self.webhooks = Webhooks(self.store, rng)
+        self._writer = Writer(self.store, now, rng, self.webhooks)
         self._writer.collects = collects
         self._now = now
         for name in ("default", "kube-system"):

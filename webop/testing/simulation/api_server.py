@@ -21,7 +21,7 @@ from webop.testing.apiserver import Change, Cluster, Json, Refusal, Request, Res
 from webop.testing.apiserver.builtin import list_kinds
 from webop.testing.apiserver.conversions import refuse_conversion
 from webop.testing.apiserver.garbage import GarbageCollector
-from webop.testing.apiserver.webhooks import Review, Webhooks
+from webop.testing.apiserver.webhooks import Review
 from webop.testing.conversions import convert
 from webop.testing.played_controllers import build_stamp
 from webop.testing.simulation.network import Fault, Network, Sender
@@ -62,7 +62,6 @@ class ReviewedServer(Cluster):
             random.Random(world.seed),
             kinds=list_kinds(),
             collects=True,
-            admission=Webhooks(self._rng),
             converter=self._convert,
         )
         self._collector = GarbageCollector(self)
