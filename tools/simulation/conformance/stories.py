@@ -43,11 +43,11 @@ def compare_definitions(cluster: LocalCluster) -> Differences:
 
 def _live(player: Player) -> None:
     crd, other = f"{CRDS}/trees.{_GROUP}", f"{CRDS}/others.{_GROUP}"
-    path, version = _TREES.build_path("default"), f"/apis/{_GROUP}/v1"
+    path = _TREES.build_path("default")
     definition = build_crd(_TREES)
     crds = player.watch(CRDS, fieldSelector=f"metadata.name=trees.{_GROUP}")
     player.send("POST", CRDS, definition)
-    for each in (crd, path, version):
+    for each in (crd, path):
         player.send("GET", each)
     held = _TREES.build("held", spec={})
     held["metadata"]["finalizers"] = ["example.com/hold"]
@@ -69,11 +69,11 @@ def _live(player: Player) -> None:
     past = player.memory.fill_in("$version:trees/default/free")
     trees = player.watch(path, resourceVersion=past, fieldSelector="metadata.name=held")
     player.send("DELETE", crd)
-    for each in (path, crd, version):
+    for each in (path, crd):
         player.send("GET", each)
     player.send("POST", path, _TREES.build("late", spec={}))
     player.send("PATCH", f"{path}/held", {"metadata": {"finalizers": None}}, MERGE_PATCH)
-    for each in (crd, path, version):
+    for each in (crd, path):
         player.send("GET", each)
     player.read("the watch of the trees when they go", trees)
     player.read("the watch of the definition", crds)

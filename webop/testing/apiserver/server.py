@@ -12,7 +12,7 @@ import orjson
 from .bodies import parse_body, parse_delete_options, parse_object
 from .conversions import Converter
 from .definitions import Kinds
-from .discovery import discover
+from .discovery import ROOTS, discover
 from .kinds import BUILT_IN, CRDS, NAMESPACES, Kind
 from .messages import Json, NoSuchPathError, Refusal, Request, Response
 from .pod_logs import PodLogs
@@ -22,7 +22,6 @@ from .targets import Target
 from .webhooks import Webhooks
 from .writing import Steps, Writer
 
-_AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 _VERSION = {"major": "1", "minor": "36", "gitVersion": "v1.36.3", "platform": "linux/amd64"}
 _REVIEWS = {
     "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
@@ -126,16 +125,10 @@ class Cluster:
             return Response(200, _VERSION)
         if path in _REVIEWS and request.method == "POST":
             return self._review(request)
-        if path.count("/") < 4 and request.method == "GET":
-            root, _, rest = path.strip("/").partition("/")
-            if root == "apis" or (root == "api" and rest.count("/") == 0):
-                is_aggregated = _AGGREGATED in request.headers.get("accept", "")
-                told = tuple(self.list_discovered())
-                found, etag = discover(path, told, is_aggregated=is_aggregated)
-                if not is_aggregated:
-                    return Response(200, found)
-                is_known = request.headers.get("if-none-match") == etag
-                return Response(304 if is_known else 200, found, {"etag": etag})
+        if path in ROOTS:
+            found, etag = discover(path, tuple(self.list_discovered()))
+            is_known = request.headers.get("if-none-match") == etag
+            return Response(304 if is_known else 200, found, {"etag": etag})
         target = self._find_target(request)
         if target.name:
             return (yield from self._act_on_object(target))
