@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import datetime
 
+from .builtin import list_kinds
 from .conversions import Converter
-from .kinds import BUILT_IN, CRDS, Kind, build_custom_kinds
+from .kinds import CRDS, Kind, build_custom_kinds
 from .messages import Json, Request
 from .rules import list_unevaluated
 from .store import Change, Store, Table
@@ -25,7 +26,6 @@ class Kinds:
         self,
         store: Store,
         now: Callable[[], datetime],
-        others: Iterable[Kind] = (),
         converter: Converter | None = None,
     ) -> None:
         self._store = store
@@ -33,7 +33,7 @@ class Kinds:
         self._converter = converter
         self._served: dict[tuple[str, str, str], Kind] = {}
         store.react = self._react
-        for kind in (*BUILT_IN, *others):
+        for kind in list_kinds():
             self._served[kind.group, kind.version, kind.plural] = kind
             store.open_table(kind.resource)
 

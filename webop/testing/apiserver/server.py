@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import datetime
 from urllib.parse import unquote
 
 import orjson
 
 from .bodies import parse_body, parse_delete_options, parse_object
+from .builtin import list_kinds
 from .conversions import Converter
 from .definitions import Kinds
 from .discovery import ROOTS, discover
-from .kinds import BUILT_IN, CRDS, NAMESPACES, Kind
+from .kinds import CRDS, NAMESPACES, Kind
 from .messages import Json, NoSuchPathError, Refusal, Request, Response
 from .pod_logs import PodLogs
 from .reading import list_objects, open_watch
@@ -49,7 +50,6 @@ class Cluster:
     Args:
         now: the wall clock, aware and in UTC.
         rng: for uids and generated names only.
-        kinds: built-in kinds besides :data:`~.kinds.BUILT_IN`.
         collects: whether a :class:`.GarbageCollector` is at work.
         converter: converts objects of kinds with ``strategy: Webhook``. Without it, only their
             apiVersion changes.
@@ -60,12 +60,11 @@ class Cluster:
         now: Callable[[], datetime],
         rng: random.Random,
         *,
-        kinds: Iterable[Kind] = (),
         collects: bool = False,
         converter: Converter | None = None,
     ) -> None:
         self.store = Store()
-        self.kinds = Kinds(self.store, now, kinds, converter)
+        self.kinds = Kinds(self.store, now, converter)
         self.logs = PodLogs()
         self.webhooks = Webhooks(self.store, rng)
         self._writer = Writer(self.store, now, rng, self.webhooks)
@@ -201,7 +200,7 @@ class Cluster:
         plural, name, subresource = (*parts, "", "")[:3]  # the rest does not matter
         kind = self.kinds.find(group, version, plural)
         if kind is None:
-            if any(group == one.group for one in BUILT_IN):
+            if any(group == one.group for one in list_kinds()):
                 message = "the server could not find the requested resource"
                 raise Refusal(404, "NotFound", message, {})
             raise NoSuchPathError

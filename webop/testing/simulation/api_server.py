@@ -18,7 +18,6 @@ import orjson
 
 from webop.errors import ReviewError
 from webop.testing.apiserver import Change, Cluster, Json, Refusal, Request, Response
-from webop.testing.apiserver.builtin import list_kinds
 from webop.testing.apiserver.conversions import refuse_conversion
 from webop.testing.apiserver.garbage import GarbageCollector
 from webop.testing.apiserver.webhooks import Review
@@ -60,7 +59,6 @@ class ReviewedServer(Cluster):
         super().__init__(
             world.read_clock,
             random.Random(world.seed),
-            kinds=list_kinds(),
             collects=True,
             converter=self._convert,
         )
