@@ -42,31 +42,20 @@ def add_conversions(definitions: Iterable[Json]) -> None:
             crd["spec"]["conversion"] = _CONVERSION
 
 
-def convert(
-    objects: list[Json], api_version: str, registry: OperatorRegistry | None = None
-) -> list[Json]:
-    """Return objects in another version of their kind.
+def convert(body: Json, api_version: str, registry: OperatorRegistry | None = None) -> Json:
+    """Return an object in another version of its kind.
 
     Args:
-        objects: they are not modified.
-        api_version: that they get.
+        body: the object; it is not modified.
+        api_version: that it gets.
         registry: of the functions; the default one if it is None.
 
     Raises:
         Refusal: there are no functions for it.
     """
-    kinds = _collect(registry)
-    return [_convert(kinds, body, api_version) for body in objects]
-
-
-def _collect(registry: OperatorRegistry | None = None) -> dict[str, Versions[ConversionHandler]]:
-    return collect_versions((registry or get_default_registry()).select_converters())
-
-
-def _convert(kinds: dict[str, Versions[ConversionHandler]], body: Json, api_version: str) -> Json:
     group, _, target = api_version.rpartition("/")
     source = body["apiVersion"].rpartition("/")[2]
-    for kind in kinds.values():
+    for kind in _collect(registry).values():
         definition = get_definition(kind.models[kind.hub])
         if (definition.group, definition.kind) == (group, body["kind"]):
             path = kind.find_path(source, target)
@@ -75,6 +64,10 @@ def _convert(kinds: dict[str, Versions[ConversionHandler]], body: Json, api_vers
     raise refuse_conversion(
         body, f"failed: no function converts it from {source} to {target}: import its module."
     )
+
+
+def _collect(registry: OperatorRegistry | None = None) -> dict[str, Versions[ConversionHandler]]:
+    return collect_versions((registry or get_default_registry()).select_converters())
 
 
 def _take_step(body: Json, handler: ConversionHandler) -> Json:

@@ -134,10 +134,10 @@ class ReviewedServer(Cluster):
         self.handle(Request("PATCH", path, {}, headers, body, "controller"))
         self._collector.run()
 
-    def _convert(self, objects: list[Json], api_version: str) -> list[Json]:
+    def _convert(self, raw: Json, api_version: str) -> Json:
         if not (serving := self._world.serving):
-            raise refuse_conversion(objects[0], "failed: no endpoints available for service")
-        return convert(objects, api_version, serving[0].operator.context.registry)
+            raise refuse_conversion(raw, "failed: no endpoints available for service")
+        return convert(raw, api_version, serving[0].operator.context.registry)
 
     def note_change(self, change: Change) -> None:
         """Note a change; drop old ones, as API servers do."""
