@@ -293,8 +293,13 @@ class Player:
         self._keep(f"{method} {path} {body or ''} {query or ''}", ask)
 
     def watch(self, path: str, **query: str) -> EventStream:
-        stream = self.side.watch(Request("GET", path, {"watch": "true", **query}))
-        assert not isinstance(stream, tuple), stream
+        request = Request("GET", path, {"watch": "true", **query})
+        deadline = time.monotonic() + _PATIENCE
+        while isinstance(stream := self.side.watch(request), tuple):
+            # After a change of a definition, the real server is not ready for a moment.
+            assert stream[0] == 429, stream
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
         self._streams.append(stream)
         return stream
 
