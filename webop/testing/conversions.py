@@ -13,8 +13,6 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import pydantic
-
 from webop.handlers.model import ConversionHandler
 from webop.handlers.registry import OperatorRegistry, get_default_registry
 from webop.models.kept_content import VersionChange
@@ -76,7 +74,8 @@ def _take_step(body: Json, handler: ConversionHandler) -> Json:
     if not step.needs_function:
         return step.end()
     try:
-        found = [None if one is None else _call(handler, one) for one in (step.body, step.shown)]
+        states = (step.body, step.shown)
+        found = [None if one is None else call_converter(handler, one) for one in states]
     except Exception:
         what = f"{body['kind']} {body['metadata'].get('name')}"
         versions = [get_definition(each).version for each in (handler.source, handler.target)]
@@ -85,20 +84,20 @@ def _take_step(body: Json, handler: ConversionHandler) -> Json:
     return step.end(*found)
 
 
-def _call(handler: ConversionHandler, body: Json) -> Json:
+def call_converter(handler: ConversionHandler, body: Json) -> Json:
+    """Convert an object by a function; an async one runs in a separate event loop.
+
+    Raises:
+        Exception: the object does not fit, the function fails, or its result is wrong.
+    """
     call = FunctionCall.begin(handler.source, body)
-    return call.end(handler.target, call_converter(handler, call.model))
-
-
-def call_converter(handler: ConversionHandler, model: pydantic.BaseModel) -> Any:
-    """Call a function of ``@webop.on.convert``; an async one in a separate event loop."""
     if not handler.is_async:
-        return handler.fn(model)
+        return call.end(handler.target, handler.fn(call.model))
 
-    async def call() -> Any:
-        return await handler.fn(model)
+    async def run() -> Any:
+        return await handler.fn(call.model)
 
-    return _get_pool().submit(asyncio.run, call()).result()
+    return call.end(handler.target, _get_pool().submit(asyncio.run, run()).result())
 
 
 @functools.cache

@@ -14,6 +14,7 @@ from uuid import UUID
 
 from webop.models import structural
 from webop.objects.fields import ABSENT_FIELD
+from webop.objects.patch import is_same
 
 from . import metadata as metadatas
 from .applying import Owner, Owners
@@ -32,7 +33,7 @@ from .bodies import (
 )
 from .kinds import CRDS, NAMESPACES, Kind
 from .messages import Json, Refusal, Response, refuse_body
-from .patches import apply_json_patch, apply_merge_patch, is_same
+from .patches import apply_json_patch, apply_merge_patch
 from .rules import find_rule_faults
 from .store import Store
 from .targets import Target
