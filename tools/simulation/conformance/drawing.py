@@ -60,7 +60,6 @@ class Drawing:
             self._patch_json: 12,
             self._replace: 9,
             self._delete: 14,
-            self._delete_many: 1,
             self._use_builtin: 23,
             self._go_astray: 6,
             self._watch: 4,
@@ -193,11 +192,6 @@ class Drawing:
         drawn = self._ask("DELETE", chosen, self._draw_body(chosen, _DATA["deletions"]))
         drawn.query.update({"dryRun": "All"} if self._has_luck(0.05) else {})
         return drawn
-
-    def _delete_many(self) -> Drawn:
-        place, namespace, _ = self._choose()
-        query = self._rng.choice(({}, {"labelSelector": "colour=red"}))
-        return Drawn("DELETE", place.build_path(namespace), place.plural, query=query)
 
     def _use_builtin(self) -> Drawn:
         weights = [facts["weight"] for facts in _BUILTINS.values()]

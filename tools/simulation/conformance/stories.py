@@ -203,7 +203,8 @@ def _use_versions(player: Player) -> None:
     _fail(boats)
     player.read("the watch of v2 while conversions to v1 fail", stream)
     player.read("the watch of v1 after conversions fail", player.watch(_locate("v1")))
-    boats.ask("DELETE", "v2")
+    for name in ("f", "g", "m"):
+        boats.ask("DELETE", "v2", name)
     boats.ask("GET", "v2")
 
 

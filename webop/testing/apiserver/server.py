@@ -14,7 +14,7 @@ from .builtin import list_kinds
 from .conversions import Converter
 from .definitions import Kinds
 from .discovery import ROOTS, discover
-from .kinds import CRDS, NAMESPACES, Kind
+from .kinds import CRDS, Kind
 from .messages import Json, NoSuchPathError, Refusal, Request, Response
 from .pod_logs import PodLogs
 from .reading import list_objects, open_watch
@@ -142,24 +142,11 @@ class Cluster:
             raise NoSuchPathError
         if request.method == "POST":
             return (yield from self._writer.create(target, parse_object(kind, request)))
-        if request.method == "DELETE" and kind.resource != NAMESPACES:
-            listed = list_objects(self.store, kind, target.table, prefix, request.query)
-            for raw in listed.body["items"]:
-                one = Target(
-                    kind, target.table, target.namespace, raw["metadata"]["name"], "", request
-                )
-                options = parse_delete_options(request)
-                yield from self._writer.delete(one, options, is_one_of_many=True)
-            return listed
-        if kind.is_custom and request.method in {"PUT", "PATCH"}:
-            raise Refusal(400, "BadRequest", "name must be provided")
-        raise _refuse_method(target)
+        raise _refuse_method()
 
     def _act_on_object(self, target: Target) -> Steps:
         request, writer = target.request, self._writer
         if target.subresource == "log":
-            if request.method != "GET":
-                raise _refuse_method(target)
             return self.logs.read(target.key, writer.read(target)[1], request.query)
         if request.method == "GET":
             return Response(200, writer.read(target)[1])
@@ -169,9 +156,7 @@ class Cluster:
             return (yield from writer.patch(target))
         if request.method == "DELETE" and not target.subresource:
             return (yield from self._delete(target))
-        if request.method == "POST" and target.kind.is_custom and not target.subresource:
-            return (yield from writer.create(target, parse_object(target.kind, request)))
-        raise _refuse_method(target)
+        raise _refuse_method()
 
     def _delete(self, target: Target) -> Steps:
         options = parse_delete_options(target.request)
@@ -225,8 +210,6 @@ def _split_path(path: str) -> tuple[str, str, list[str]]:
     raise NoSuchPathError
 
 
-def _refuse_method(target: Target) -> Refusal:
+def _refuse_method() -> Refusal:
     message = "the server does not allow this method on the requested resource"
-    kind = target.kind
-    details = {"group": kind.group, "kind": kind.plural} if kind.is_custom else {}
-    return Refusal(405, "MethodNotAllowed", message, details)
+    return Refusal(405, "MethodNotAllowed", message, {})

@@ -87,8 +87,6 @@ class Writer:
         kind = target.kind
         metadata = _decode_metadata(target, raw)
         self._check_namespace(target, metadata.get("name", ""))
-        if target.name and "name" in metadata:
-            _check_same_name(target, metadata)
         if kind.is_terminating:
             message = "create not allowed while custom resource definition is terminating"
             details = target.build_details(name=metadata.get("name", ""))
@@ -196,15 +194,14 @@ class Writer:
             self._owners.take(kind, old and kind.show(old), response.body, config, owner)
         return response
 
-    def delete(self, target: Target, options: Json, *, is_one_of_many: bool = False) -> Steps:
+    def delete(self, target: Target, options: Json) -> Steps:
         """Delete an object, or mark it as deleted if finalizers hold it."""
         kind, table = target.kind, target.table
         old = self.read(target)[1]
         is_dry = bool(options.get("dryRun"))
         _check_preconditions(target, old, options)
-        name = "" if is_one_of_many else target.name  # webhooks see no name
         wish = {"kind": "DeleteOptions", **options}
-        operation = Operation("DELETE", target, name, wish, is_dry)
+        operation = Operation("DELETE", target, target.name, wish, is_dry)
         yield from self._webhooks.mutate(operation, old, None)
         yield from self._webhooks.validate(operation, old, None)
         old = self.read(target)[1]
