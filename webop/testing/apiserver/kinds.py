@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -57,15 +57,6 @@ METADATA: Json = build_object(
 )
 
 
-def _keep(raw: Json) -> None:
-    """Fill in nothing."""
-
-
-def _accept(raw: Json) -> Iterator[str]:  # noqa: ARG001 - the other ones read it
-    """Find no fault."""
-    yield from ()
-
-
 @dataclass(frozen=True, eq=False)
 class Kind:
     """A resource of one version of an API group, with the ways of the API server with it.
@@ -104,9 +95,9 @@ class Kind:
     updates_without_version: bool = False
     creates_on_update: bool = False
     returns_deleted: bool = False
-    fill_in: Callable[[Json], None] = _keep
-    fill_in_new: Callable[[Json], None] = _keep
-    find_faults: Callable[[Json], Iterator[str]] = _accept
+    fill_in: Callable[[Json], None] = lambda _: None
+    fill_in_new: Callable[[Json], None] = lambda _: None
+    find_faults: Callable[[Json], Iterable[str]] = lambda _: ()
     frozen: Sequence[str] = ()
     selectable: dict[str, str] = field(default_factory=dict)
     deletes_by: str = ""
