@@ -190,8 +190,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
             while not is_done():
                 self._run_once()
 
-    # For the base class
-
     def _run_once(self) -> None:
         if self.interruption is not None:
             raise self.interruption
