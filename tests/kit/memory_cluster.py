@@ -49,7 +49,9 @@ class MemoryCluster(Cluster):
     def compact(self) -> None:
         """Forget what the watch caches have taken: older versions are answered with 410."""
         for table in self.store.tables.values():
-            table.compact(table.cached, table.get_cached_version(self.store.version))
+            is_late = table.cached < len(table.log)
+            version = table.log[table.cached].version - 1 if is_late else self.store.version
+            table.compact(table.cached, version)
 
     def add_kind(self, group: str, plural: str, kind: str, *, has_status: bool = False) -> None:
         """Define a kind by a CRD that keeps everything in spec and status."""

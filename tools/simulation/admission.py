@@ -103,7 +103,7 @@ class Admission:
         world.cluster.add_kind(GROUP, OTHERS, "Other")
         world.cluster.store.observers.append(self.judge.judge_change)
         later = partial(world.network.later, plan.lag)
-        world.cluster.webhooks.delay(world.cluster.store, later)
+        world.cluster.webhooks.delay(later)
 
     def begin(self) -> None:
         """Begin to look at the replicas, and to create objects."""

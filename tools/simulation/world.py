@@ -26,8 +26,8 @@ from unittest import mock
 
 import orjson
 
+from tests.kit.memory_cluster import MemoryCluster
 from tools.simulation.admission import Admission
-from tools.simulation.api_server import APIServer
 from tools.simulation.invariants import Judge, list_notes
 from tools.simulation.network import HANGING, FaultyNetwork
 from tools.simulation.patience import LATENESS, SETTLING, SETTLING_SOON
@@ -114,7 +114,7 @@ class World:
         self.loop = loop
         self.rng = random.Random(f"world {plan.seed}")
         rng = random.Random(plan.seed)
-        self.cluster = APIServer(self._read_wall_clock, rng)
+        self.cluster = MemoryCluster(self._read_wall_clock, rng)
         self.judge = Judge(self)
         self.network = FaultyNetwork(loop, self.cluster, self.rng, self._note_request)
         self.calls: list[Call] = []

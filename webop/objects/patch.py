@@ -353,7 +353,7 @@ def build_merge_patch(before: Mapping[str, Any], after: Mapping[str, Any]) -> di
         if is_mapping(old) and is_mapping(new):
             if inner := build_merge_patch(old, new):
                 patch[key] = inner
-        elif key not in before or not _is_same(old, new):
+        elif key not in before or not is_same(old, new):
             patch[key] = new
     return patch
 
@@ -388,7 +388,7 @@ def _add_operations(operations: list[JSONPatchOp], before: Any, after: Any, poin
             operations.append({"op": "add", "path": path, "value": value})
         elif is_mapping(old) and is_mapping(value):
             _add_operations(operations, old, value, path)
-        elif not _is_same(old, value):
+        elif not is_same(old, value):
             operations.append({"op": "replace", "path": path, "value": value})
     for key in before:
         if key not in after:
@@ -400,7 +400,7 @@ def _escape(key: str) -> str:
     return key.replace("~", "~0").replace("/", "~1")
 
 
-def _is_same(old: Any, new: Any) -> bool:
+def is_same(old: Any, new: Any) -> bool:
     """Compare as JSON does: for Python, 1 and True and 1.0 are equal, in a document they differ."""
     if old != new:
         return False

@@ -1,8 +1,8 @@
 """Call admission handlers in tests of users, in the process of the test, without a cluster.
 
-Flow: :class:`AdmissionClient` runs the same app as production, and posts the requests of an API
-server to it: first to the mutating webhooks, one after another, each with the
-object as the previous one left it; then the result to the validating webhooks. The responses make
+Flow: :class:`AdmissionClient` runs the same app as production, and hands the reviews of an API
+server to its service: first for the mutating webhooks, one after another, each with the
+object as the previous one left it; then the result for the validating webhooks. The responses make
 an :class:`AdmissionResult`.
 """
 
@@ -26,9 +26,9 @@ from webop.handlers.options import parse_options
 from webop.handlers.registry import OperatorRegistry
 from webop.objects.resources import Resource
 from webop.runtime.loading import load_sources
+from webop.servers.http.review_head import RequestHeaders, compute_budget
 from webop.settings.groups import AdmissionSettings, OperatorSettings
 from webop.testing.admission_results import AdmissionResult, read_result
-from webop.testing.asgi_requests import post
 from webop.testing.registries import AdmissionRegistry, called, replace_default_registry
 from webop.testing.review_building import (
     Object,
@@ -40,6 +40,7 @@ from webop.testing.review_building import (
 )
 
 if TYPE_CHECKING:
+    from webop.admission.webhook_server import WebhookHost
     from webop.controlplane.cluster import LocalCluster
 
 _TARGET = TargetOptions.__annotations__.keys()
@@ -183,30 +184,34 @@ class AdmissionClient:
 
         It goes to one handler, or to all matching ones; errors as for :meth:`create`.
         """
-        app = self._get_app()
+        host = self._get_host()
         given: RequestOptions = {"webhook": webhook, "headers": headers, "timeout": timeout}
         parse_options("send()", given, RequestOptions)
+        sent = {"Content-Type": "application/json", **(headers or {})}
+        raw = [(name.encode("latin-1"), text.encode("latin-1")) for name, text in sent.items()]
+        seconds = host.hosting.limits.review_timeout if timeout is None else timeout
+        budget = compute_budget(seconds)
         calls: dict[str, None] = {}
         token = called.set(calls)
         try:
-            status, body = await post(
-                app,
-                f"/{webhook or ''}",
-                orjson.dumps(request),
-                headers={"Content-Type": "application/json", **(headers or {})},
-                query="" if timeout is None else f"timeout={timeout:g}s",
-            )
+            async with asyncio.timeout(budget):
+                answer = await host.review(
+                    orjson.loads(orjson.dumps(request)),
+                    webhook=webhook,
+                    headers=RequestHeaders(raw),
+                )
+        except TimeoutError:
+            name = "The webhooks" if webhook is None else f"The webhook {webhook}"
+            text = f"{name} did not answer within {budget:g} s of the {seconds:g} s given."
+            raise ReviewError(text, status=504) from None
         finally:
             called.reset(token)
-        answer = orjson.loads(body)
-        if status != 200:
-            raise ReviewError(answer["message"], status=status)
         return read_result(request, answer["response"], calls)
 
-    def _get_app(self) -> OperatorApp:
-        if self._app is None:
+    def _get_host(self) -> WebhookHost:
+        if self._app is None or self._app.operator is None:
             raise WebopError("This AdmissionClient does not run. Use it within `async with`.")
-        return self._app
+        return self._app.operator.webhooks
 
     async def _admit(
         self,
@@ -215,7 +220,7 @@ class AdmissionClient:
         old: Object | None,
         options: RequestOptions,
     ) -> AdmissionResult:
-        self._get_app()
+        self._get_host()
         parse_options(f"{operation.lower()}()", options, RequestOptions)
         if operation == "UPDATE" and (new is None or old is None):
             raise TypeError("update() needs both states of the object: the old and the new one.")

@@ -13,8 +13,6 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import pydantic
-
 from webop.handlers.model import ConversionHandler
 from webop.handlers.registry import OperatorRegistry, get_default_registry
 from webop.models.kept_content import VersionChange
@@ -42,31 +40,20 @@ def add_conversions(definitions: Iterable[Json]) -> None:
             crd["spec"]["conversion"] = _CONVERSION
 
 
-def convert(
-    objects: list[Json], api_version: str, registry: OperatorRegistry | None = None
-) -> list[Json]:
-    """Return objects in another version of their kind.
+def convert(body: Json, api_version: str, registry: OperatorRegistry | None = None) -> Json:
+    """Return an object in another version of its kind.
 
     Args:
-        objects: they are not modified.
-        api_version: that they get.
+        body: the object; it is not modified.
+        api_version: that it gets.
         registry: of the functions; the default one if it is None.
 
     Raises:
         Refusal: there are no functions for it.
     """
-    kinds = _collect(registry)
-    return [_convert(kinds, body, api_version) for body in objects]
-
-
-def _collect(registry: OperatorRegistry | None = None) -> dict[str, Versions[ConversionHandler]]:
-    return collect_versions((registry or get_default_registry()).select_converters())
-
-
-def _convert(kinds: dict[str, Versions[ConversionHandler]], body: Json, api_version: str) -> Json:
     group, _, target = api_version.rpartition("/")
     source = body["apiVersion"].rpartition("/")[2]
-    for kind in kinds.values():
+    for kind in _collect(registry).values():
         definition = get_definition(kind.models[kind.hub])
         if (definition.group, definition.kind) == (group, body["kind"]):
             path = kind.find_path(source, target)
@@ -77,13 +64,18 @@ def _convert(kinds: dict[str, Versions[ConversionHandler]], body: Json, api_vers
     )
 
 
+def _collect(registry: OperatorRegistry | None = None) -> dict[str, Versions[ConversionHandler]]:
+    return collect_versions((registry or get_default_registry()).select_converters())
+
+
 def _take_step(body: Json, handler: ConversionHandler) -> Json:
     """Convert an object by a function; without it, if it fails: operators do the same."""
     step = VersionChange.begin(handler.source, handler.target, body)
     if not step.needs_function:
         return step.end()
     try:
-        found = [None if one is None else _call(handler, one) for one in (step.body, step.shown)]
+        states = (step.body, step.shown)
+        found = [None if one is None else call_converter(handler, one) for one in states]
     except Exception:
         what = f"{body['kind']} {body['metadata'].get('name')}"
         versions = [get_definition(each).version for each in (handler.source, handler.target)]
@@ -92,20 +84,20 @@ def _take_step(body: Json, handler: ConversionHandler) -> Json:
     return step.end(*found)
 
 
-def _call(handler: ConversionHandler, body: Json) -> Json:
+def call_converter(handler: ConversionHandler, body: Json) -> Json:
+    """Convert an object by a function; an async one runs in a separate event loop.
+
+    Raises:
+        Exception: the object does not fit, the function fails, or its result is wrong.
+    """
     call = FunctionCall.begin(handler.source, body)
-    return call.end(handler.target, call_converter(handler, call.model))
-
-
-def call_converter(handler: ConversionHandler, model: pydantic.BaseModel) -> Any:
-    """Call a function of ``@webop.on.convert``; an async one in a separate event loop."""
     if not handler.is_async:
-        return handler.fn(model)
+        return call.end(handler.target, handler.fn(call.model))
 
-    async def call() -> Any:
-        return await handler.fn(model)
+    async def run() -> Any:
+        return await handler.fn(call.model)
 
-    return _get_pool().submit(asyncio.run, call()).result()
+    return call.end(handler.target, _get_pool().submit(asyncio.run, run()).result())
 
 
 @functools.cache

@@ -49,7 +49,6 @@ from webop.objects.patch import Patch
 from webop.objects.resources import Resource
 from webop.settings.groups import OperatorSettings
 from webop.testing.apiserver import Cluster, Watch
-from webop.testing.apiserver.builtin import list_kinds
 from webop.testing.apiserver.garbage import GarbageCollector
 from webop.testing.clock import Clock
 from webop.testing.conversions import convert
@@ -114,7 +113,6 @@ class FakeClient(AsyncClient):
         self._server = Cluster(
             self._read_clock,
             random.Random(0),  # noqa: S311 - for the uids, which are the same in each run
-            kinds=list_kinds(),
             collects=garbage_collection,
             converter=convert,
         )

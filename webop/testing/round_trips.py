@@ -15,7 +15,7 @@ from webop.errors import ConfigurationError, MisfitError
 from webop.handlers.model import ConversionHandler
 from webop.handlers.registry import OperatorRegistry, get_default_registry
 from webop.models.fitting import dump, fit
-from webop.models.versions import FunctionCall, Model, Versions, collect_versions, get_definition
+from webop.models.versions import Model, Versions, collect_versions, get_definition
 from webop.objects.diffs import diff
 from webop.objects.field_errors import render_path
 from webop.objects.fields import Json
@@ -97,8 +97,7 @@ class _RoundTrip:
 
     def _convert(self, handler: ConversionHandler, body: Json, origin: Json) -> Json:
         try:
-            call = FunctionCall.begin(handler.source, body)
-            return call.end(handler.target, call_converter(handler, call.model))
+            return call_converter(handler, body)
         except MisfitError as exc:
             version = get_definition(handler.source).version
             why = f"the object does not fit {version}: {exc}\nThe object: {_show(body)}"

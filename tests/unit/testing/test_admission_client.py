@@ -136,6 +136,17 @@ async def test_reviews_can_be_sent_as_they_are() -> None:
         assert caught.value.status == 400
 
 
+async def test_a_handler_that_takes_too_long_is_told_of() -> None:
+    @webop.on.validate(*NAMES, id="check")
+    async def check(**_: Any) -> None:
+        await asyncio.Event().wait()
+
+    async with AdmissionClient() as client:
+        with pytest.raises(ReviewError, match="webhook check did not answer within") as caught:
+            await client.create(build(), timeout=0.2)
+    assert caught.value.status == 504
+
+
 async def test_short_names_and_unusual_plurals_are_known_if_they_are_told() -> None:
     names: Json = {"kind": "Mouse", "shortcuts": frozenset({"mo"})}
     mice = webop.Resource("example.com", "v1", "mice", namespaced=True, **names)

@@ -117,8 +117,6 @@ class Conformance:
                 self._ask("DELETE", path)
 
     def _send(self, drawn: Drawn) -> None:
-        if drawn.needs_cache:
-            self._refresh(drawn)
         answers = {}
         for side, memory in self._memories.items():
             status, body = side.send(memory.build(drawn))

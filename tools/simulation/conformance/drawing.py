@@ -60,7 +60,6 @@ class Drawing:
             self._patch_json: 12,
             self._replace: 9,
             self._delete: 14,
-            self._delete_many: 1,
             self._use_builtin: 23,
             self._go_astray: 6,
             self._watch: 4,
@@ -139,15 +138,6 @@ class Drawing:
         for kind, selectors in _DATA["selectors"].items():
             if self._has_luck(0.2):
                 query[f"{kind}Selector"] = rng.choice(selectors)
-        if self._has_luck(0.3):
-            past = f"$past:{rng.randrange(10_000)}"
-            # For one that is not there yet, the real server waits for seconds.
-            versions = past, "0", "x", "99999999"
-            query["resourceVersion"] = rng.choices(versions, (60, 20, 19, 1))[0]
-            if self._has_luck(0.5):
-                query["resourceVersionMatch"] = rng.choice(("Exact", "NotOlderThan", "X"))
-        elif self._has_luck(0.4):
-            query["continue"] = rng.choice(("$token", "$token", "$token", "nonsense"))
         return query
 
     def _list(self) -> Drawn:
@@ -155,7 +145,8 @@ class Drawing:
         path = place.build_path(self._rng.choice((namespace, namespace, "absent", "")))
         # A token is of the list that it came from: of the same path, that is.
         query = self._draw_query()
-        if "continue" in query:
+        if self._has_luck(0.3):
+            query["continue"] = self._rng.choice(("$token", "$token", "$token", "nonsense"))
             place, path = OAKS, OAKS.build_path("")
         elif self._has_luck(0.3):
             place, path = OAKS, OAKS.build_path("")
@@ -201,11 +192,6 @@ class Drawing:
         drawn = self._ask("DELETE", chosen, self._draw_body(chosen, _DATA["deletions"]))
         drawn.query.update({"dryRun": "All"} if self._has_luck(0.05) else {})
         return drawn
-
-    def _delete_many(self) -> Drawn:
-        place, namespace, _ = self._choose()
-        query = self._rng.choice(({}, {"labelSelector": "colour=red"}))
-        return Drawn("DELETE", place.build_path(namespace), place.plural, query=query)
 
     def _use_builtin(self) -> Drawn:
         weights = [facts["weight"] for facts in _BUILTINS.values()]
@@ -264,16 +250,15 @@ class Drawing:
         if is_lease:
             place, namespace = next(iter(_BUILTINS)), self._namespaces[0]
         query = {"watch": "true", **self._draw_query()}
-        query.pop("continue", None)
         query.pop("limit", None)
-        if self._has_luck(0.4):
-            query["sendInitialEvents"] = self._rng.choice(("true", "true", "false"))
-            if self._has_luck(0.8):
-                query["resourceVersionMatch"] = "NotOlderThan"
+        start = self._rng.choices(("list", "past", "0", "x"), (40, 40, 10, 10))[0]
+        if start == "list":
+            query |= {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
+        else:
+            past = f"$past:{self._rng.randrange(10_000)}"
+            query["resourceVersion"] = past if start == "past" else start
         if self._has_luck(0.7):
             query["allowWatchBookmarks"] = "true"
-        if query.get("resourceVersion") == "99999999":
-            query["resourceVersion"] = "0"  # the real server would wait for seconds
         namespaces = (namespace,) if is_lease else (namespace, namespace, "")
         path = place.build_path(self._rng.choice(namespaces))
         return Drawn("GET", path, place.plural, query=query, is_watch=True)

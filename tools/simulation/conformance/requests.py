@@ -85,11 +85,6 @@ class Drawn:
         body = "" if self.body is None else f" {self.content_type} {self.body}"
         return f"{self.method} {self.path}?{query}{body}"[:1000]
 
-    @property
-    def needs_cache(self) -> bool:
-        """Whether the answer comes out of the watch cache, which can be late."""
-        return self.method == "GET" and "resourceVersion" in self.query
-
 
 def build_request(
     method: str, path: str, body: Any = None, form: str = JSON, **query: str

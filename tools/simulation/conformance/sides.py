@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import httpx
 import orjson
 
-from tools.simulation.api_server import APIServer
+from tests.kit.memory_cluster import MemoryCluster
 from webop.testing.apiserver import Json, Request, Response
 
 from .requests import JSON, Drawn, build_request
@@ -114,7 +114,7 @@ class _RealStream:
 
 class SimulatedSide:
     def __init__(self, seed: int, **options: Any) -> None:
-        self.cluster = APIServer(lambda: datetime.now(UTC), random.Random(seed), **options)
+        self.cluster = MemoryCluster(lambda: datetime.now(UTC), random.Random(seed), **options)
 
     def send(self, request: Request) -> tuple[int, Any]:
         response = self.cluster.handle(request)
@@ -293,8 +293,13 @@ class Player:
         self._keep(f"{method} {path} {body or ''} {query or ''}", ask)
 
     def watch(self, path: str, **query: str) -> EventStream:
-        stream = self.side.watch(Request("GET", path, {"watch": "true", **query}))
-        assert not isinstance(stream, tuple), stream
+        request = Request("GET", path, {"watch": "true", **query})
+        deadline = time.monotonic() + _PATIENCE
+        while isinstance(stream := self.side.watch(request), tuple):
+            # After a change of a definition, the real server is not ready for a moment.
+            assert stream[0] == 429, stream
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
         self._streams.append(stream)
         return stream
 

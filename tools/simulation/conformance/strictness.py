@@ -133,12 +133,11 @@ class _Case:
         if way == "apply":
             return [self._apply(body, "second")]
         if way == "list":
-            labelled = self._build({"metadata": {"labels": {"my": "own"}}})
-            query = {"labelSelector": "my=own"}
+            labelled = self._build({"metadata": {"labels": {"my": self.name}}})
             path, selectors = place.build_path(self.namespace), _KINDS[place].get("selectors")
-            removal = Drawn("DELETE", path, place.plural, query=query)
-            query = {**query, "fieldSelector": rng.choice(selectors or _SELECTORS)}
-            return [removal, self._post(labelled), Drawn("GET", path, place.plural, query=query)]
+            chosen = rng.choice(selectors or _SELECTORS)
+            query = {"labelSelector": f"my={self.name}", "fieldSelector": chosen}
+            return [self._post(labelled), Drawn("GET", path, place.plural, query=query)]
         present = self._build({})
         if place.plural in {"configmaps", "secrets"} and rng.random() < 0.3:
             present["immutable"] = True

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from webop.models.keywords import LIST_KEYS, LIST_TYPE, MAP_TYPE
+from webop.objects.patch import is_same
 
 from .kinds import Kind
 from .messages import Json, Refusal
-from .patches import is_same
 from .store import Change, Store
 
 Path = tuple[Any, ...]

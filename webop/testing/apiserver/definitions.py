@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import datetime
 
+from .builtin import list_kinds
 from .conversions import Converter
-from .kinds import BUILT_IN, CRDS, Kind, build_custom_kinds
+from .kinds import CRDS, Kind, build_custom_kinds
 from .messages import Json, Request
 from .rules import list_unevaluated
 from .store import Change, Store, Table
 
 _CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
-_NAMES = ("plural", "singular", "kind", "listKind")
 _ACCEPTED = "the initial names have been accepted"
-_NOT_ACCEPTED = "not all names are accepted"
 
 
 class Kinds:
@@ -25,7 +24,6 @@ class Kinds:
         self,
         store: Store,
         now: Callable[[], datetime],
-        others: Iterable[Kind] = (),
         converter: Converter | None = None,
     ) -> None:
         self._store = store
@@ -33,7 +31,7 @@ class Kinds:
         self._converter = converter
         self._served: dict[tuple[str, str, str], Kind] = {}
         store.react = self._react
-        for kind in (*BUILT_IN, *others):
+        for kind in list_kinds():
             self._served[kind.group, kind.version, kind.plural] = kind
             store.open_table(kind.resource)
 
@@ -49,8 +47,8 @@ class Kinds:
         """Do what follows from a change: the controllers of the server in one."""
         if change.resource == CRDS:
             if change.new is None:
-                assert change.old is not None  # noqa: S101 - for the type checker
-                self._withdraw(change.old)
+                self._withdraw(change.key)
+                self._store.drop_table(change.key)
             elif change.old is None or change.old["spec"] != change.new["spec"]:
                 self._establish(change.new, is_new=change.old is None)
         elif change.new is None:
@@ -58,32 +56,25 @@ class Kinds:
 
     def begin_deletion(self, crd: Json, stamp: str, request: Request) -> Json:
         """Mark a CRD as deleted, and delete its objects; return its state."""
-        name, metadata = crd["metadata"]["name"], crd["metadata"]
+        metadata = crd["metadata"]
         if "deletionTimestamp" in metadata:
             if "deletionGracePeriodSeconds" in metadata:
                 return crd
-            return self._write(crd, {**metadata, "deletionGracePeriodSeconds": 0}, request=request)
+            return self._write(crd, {"deletionGracePeriodSeconds": 0}, {}, request)
         finalizers = [*metadata.get("finalizers", ()), _CLEANUP]
-        metadata = {**metadata, "deletionTimestamp": stamp, "finalizers": finalizers}
+        former = crd["status"]["conditions"]
         problem = (
             "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon"
         )
         pending = _build_condition("Terminating", stamp, "InstanceDeletionPending", problem)
-        conditions = list(crd["status"]["conditions"] or ())
-        marked = self._write(crd, metadata, {"conditions": [*conditions, pending]}, request)
-        begun = _build_condition(
-            "Terminating",
-            stamp,
-            "InstanceDeletionInProgress",
-            "CustomResource deletion is in progress",
-        )
-        crd = self._write(marked, dict(marked["metadata"]), {"conditions": [*conditions, begun]})
-        for kind in build_custom_kinds(crd, self._converter):
-            if (kind.group, kind.version, kind.plural) in self._served:
-                self._served[kind.group, kind.version, kind.plural] = kind
-        if name in self._store.tables:
-            self._delete_objects(self._store.tables[name], stamp)
-        self._finish(self._store.tables[CRDS].objects.get(name))
+        marks = {"deletionTimestamp": stamp, "finalizers": finalizers}
+        marked = self._write(crd, marks, {"conditions": [*former, pending]}, request)
+        progress = "CustomResource deletion is in progress"
+        begun = _build_condition("Terminating", stamp, "InstanceDeletionInProgress", progress)
+        crd = self._write(marked, {}, {"conditions": [*former, begun]})
+        self._serve(crd)
+        self._delete_objects(self._store.tables[metadata["name"]], stamp)
+        self._finish(self._store.tables[CRDS].objects.get(metadata["name"]))
         return marked
 
     def _delete_objects(self, table: Table, stamp: str) -> None:
@@ -99,81 +90,44 @@ class Kinds:
                 self._store.commit(table, key, new, None)
 
     def _establish(self, crd: Json, *, is_new: bool) -> None:
-        """Accept the names of a CRD, if no other has them, and serve its versions."""
+        """Accept the names of a CRD, and serve its versions as they are now."""
         stamp = self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
-        taken = self._find_taken_names(crd)
-        names = {field: name for field, name in crd["spec"]["names"].items() if field not in taken}
-        if taken:
-            field, name = list(taken.items())[-1]
-            reason = f"{field[0].upper()}{field[1:]}Conflict"
-            message = f'"{name}" is already in use'
-            conditions = [
-                _build_condition("NamesAccepted", stamp, reason, message, is_true=False),
-                _build_condition("Established", stamp, "NotAccepted", _NOT_ACCEPTED, is_true=False),
-            ]
-            accepted = {"plural": "", "kind": "", **names}
-            self._write(
-                crd, dict(crd["metadata"]), {"conditions": conditions, "acceptedNames": accepted}
-            )
-            return
+        names = crd["spec"]["names"]
         if is_new:
             _warn_of_rules(crd)
-            conditions = [
-                _build_condition("NamesAccepted", stamp, "NoConflicts", "no conflicts found"),
-                _build_condition("Established", stamp, "Installing", _ACCEPTED, is_true=False),
-            ]
-            status = {"conditions": conditions, "acceptedNames": names}
-            crd = self._write(crd, dict(crd["metadata"]), status)
-            established = _build_condition("Established", stamp, "InitialNamesAccepted", _ACCEPTED)
-            status = {"conditions": [conditions[0], established]}
-            crd = self._write(crd, dict(crd["metadata"]), status)
+            accepted = _build_condition("NamesAccepted", stamp, "NoConflicts", "no conflicts found")
+            for reason in ("Installing", "InitialNamesAccepted"):
+                is_true = reason != "Installing"
+                established = _build_condition(
+                    "Established", stamp, reason, _ACCEPTED, is_true=is_true
+                )
+                status = {"conditions": [accepted, established], "acceptedNames": names}
+                crd = self._write(crd, {}, status)
         elif crd["status"]["acceptedNames"] != names:
-            crd = self._write(crd, dict(crd["metadata"]), {"acceptedNames": names})
-        self._serve_all(crd)
-
-    def _serve_all(self, crd: Json) -> None:
-        """Serve the versions of a CRD as it is now; earlier watches end."""
-        name = crd["metadata"]["name"]
-        for key in [key for key, kind in self._served.items() if kind.resource == name]:
-            del self._served[key]
-        table = self._store.open_table(name)
+            crd = self._write(crd, {}, {"acceptedNames": names})
+        self._serve(crd)
+        table = self._store.open_table(crd["metadata"]["name"])
         table.advance(len(table.log))
         table.end_watches()  # the server starts again with it, and with its cache
         table.oldest = self._store.version
+
+    def _serve(self, crd: Json) -> None:
+        self._withdraw(crd["metadata"]["name"])
         for kind in build_custom_kinds(crd, self._converter):
             self._served[kind.group, kind.version, kind.plural] = kind
 
-    def _find_taken_names(self, crd: Json) -> Json:
-        """Return the names that other CRDs of the group have, by their fields."""
-        names = crd["spec"]["names"]
-        taken = {}
-        for field in _NAMES:
-            for other in self._store.tables[CRDS].objects.values():
-                is_other = other["metadata"]["name"] != crd["metadata"]["name"]
-                is_near = is_other and other["spec"]["group"] == crd["spec"]["group"]
-                if is_near and other["status"]["acceptedNames"].get(field) == names.get(field):
-                    taken[field] = names[field]
-        return taken
+    def _withdraw(self, resource: str) -> None:
+        for key in [key for key, kind in self._served.items() if kind.resource == resource]:
+            del self._served[key]
 
     def _write(
-        self,
-        crd: Json,
-        metadata: Json,
-        status: Json | None = None,
-        request: Request | None = None,
+        self, crd: Json, metadata: Json, status: Json, request: Request | None = None
     ) -> Json:
-        """Store a new state of a CRD, return it."""
-        new = {**crd, "metadata": metadata, "status": {**crd["status"], **(status or {})}}
+        """Store a CRD with changes of its metadata and its status, return it."""
+        metadata, status = {**crd["metadata"], **metadata}, {**crd["status"], **status}
+        new = {**crd, "metadata": metadata, "status": status}
         self._store.commit(self._store.tables[CRDS], metadata["name"], new, request)
         return new
-
-    def _withdraw(self, crd: Json) -> None:
-        """Serve a kind no longer."""
-        name = crd["metadata"]["name"]
-        for key in [key for key, kind in self._served.items() if kind.resource == name]:
-            del self._served[key]
-        if name in self._store.tables:
-            self._store.drop_table(name)
 
     def _finish(self, crd: Json | None) -> None:
         """Remove a CRD that is deleted when its last object is gone."""

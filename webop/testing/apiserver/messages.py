@@ -105,20 +105,3 @@ class NoSuchPathError(Exception):
 def refuse_body(message: str) -> Refusal:
     """Return the refusal of a body or of a parameter that means nothing."""
     return Refusal(400, "BadRequest", message)
-
-
-def refuse_version(version: str, current: int) -> Refusal:
-    """Return the refusal of a resource version that has not been reached."""
-    message = f"Timeout: Too large resource version: {version}, current: {current}"
-    cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
-    return Refusal(504, "Timeout", message, {"causes": [cause], "retryAfterSeconds": 1})
-
-
-def refuse_options(message: str) -> Refusal:
-    """Return the refusal of parameters of a list or a watch that contradict each other."""
-    return Refusal(
-        422,
-        "Invalid",
-        f'ListOptions.meta.k8s.io "" is invalid: {message}',
-        {"group": "meta.k8s.io", "kind": "ListOptions"},
-    )

@@ -9,10 +9,10 @@ from typing import Any
 from webop.models import structural
 from webop.objects.fields import resolve
 from webop.objects.names import RFC1123_LABEL, SUBDOMAIN, is_label_key, is_label_value
+from webop.objects.patch import is_same
 
 from .kinds import METADATA, TEXT
 from .messages import Json
-from .patches import is_same
 
 _STANDARD_FINALIZERS = {"kubernetes", "orphan", "foregroundDeletion"}
 _OWNER_FIELDS = ("apiVersion", "kind", "name", "uid")

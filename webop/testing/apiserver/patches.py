@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 from webop.objects.fields import clone
+from webop.objects.patch import is_same
 
 from .messages import Json, Refusal, refuse_body
 
 _REJECTION = "the server rejected our request due to an error in our request"
-_ABSENT = object()
 
 
 def apply_merge_patch(target: Json, patch: Any) -> Json:
@@ -67,19 +67,6 @@ def apply_json_patch(target: Json, patch: Any) -> Any:
     return document[0]
 
 
-def is_same(one: Any, other: Any) -> bool:
-    """Compare strictly: true is not 1, and 1 is not 1.0, as their texts differ."""
-    if one is other:
-        return True
-    if one != other or type(one) is not type(other):
-        return False
-    if isinstance(one, dict):
-        return all(is_same(value, other[key]) for key, value in one.items())
-    if isinstance(one, list):
-        return all(map(is_same, one, other))
-    return True
-
-
 def _add(document: list[Any], operation: Json) -> None:
     _insert(document, operation["path"], clone(operation.get("value")))
 
@@ -115,11 +102,8 @@ def _test(document: list[Any], operation: Json) -> None:
     parent, key = _find(document, operation["path"])
     if parent is document:
         raise KeyError(key)
-    found = parent.get(key, _ABSENT) if isinstance(parent, dict) else parent[key]
-    wanted = operation.get("value")
-    if found is _ABSENT:
-        found = None
-    if not is_same(found, wanted):
+    found = parent.get(key) if isinstance(parent, dict) else parent[key]
+    if not is_same(found, operation.get("value")):
         raise ValueError("a test does not hold")
 
 

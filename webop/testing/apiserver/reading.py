@@ -1,40 +1,21 @@
-"""Lists, with pages and versions, and the beginnings of watches.
+"""Lists, with pages, and the beginnings of watches: those that clients of webop ask for.
 
-Kubernetes API concepts: "Resource versions", "Retrieving large results sets in chunks",
-"Streaming lists".
+Kubernetes API concepts: "Retrieving large results sets in chunks", "Streaming lists". A list is of
+the newest state, or it goes on with the pages of an earlier one. A watch begins with the newest
+state, or after the version of an earlier list.
 """
 
 from __future__ import annotations
 
 import base64
 import itertools
-from dataclasses import dataclass
 
 import orjson
 
 from .kinds import Kind
-from .messages import (
-    Json,
-    Refusal,
-    Response,
-    refuse_body,
-    refuse_options,
-    refuse_version,
-)
-from .selectors import build_predicate, check_fields, requires_name
+from .messages import Json, Refusal, Response, refuse_body
+from .selectors import build_predicate, requires_name
 from .store import Store, Table, Watch
-
-_MATCHES = {"", "Exact", "NotOlderThan"}
-
-
-@dataclass(frozen=True, slots=True)
-class _Page:
-    """Which part of which version is wanted."""
-
-    objects: dict[str, Json]
-    version: int
-    start: str = ""
-    limit: int = 0
 
 
 def list_objects(
@@ -43,28 +24,30 @@ def list_objects(
     """Answer a list.
 
     Raises:
-        Refusal: the parameters contradict each other, or the version is gone, or not there yet.
+        Refusal: a parameter means nothing, or the version of the pages is gone.
     """
     is_selected = build_predicate(kind, query)
-    # One object that is known by its key is not listed, but read.
-    is_single = requires_name(query) and bool(prefix or not kind.namespaced)
-    page = _choose_page(store, table, prefix, query, is_single=is_single)
-    check_fields(kind, query)
-    keys = [key for key in sorted(page.objects) if key.startswith(prefix) and key >= page.start]
+    version, start, objects = store.version, "", table.objects
+    limit = _parse_limit(query.get("limit", ""))
+    if requires_name(query) and (prefix or not kind.namespaced):
+        limit = 0  # one object that is known by its key is not listed, but read
+    if token := query.get("continue", ""):
+        version, start = _parse_token(token)
+        objects = _get_objects_at(store, table, version, start)
+    keys = [key for key in sorted(objects) if key.startswith(prefix) and key >= prefix + start]
     items: list[Json] = []
     count = 0
     for count, key in enumerate(keys, 1):  # noqa: B007  it is needed after the loop
-        raw = kind.show(page.objects[key])
+        raw = kind.show(objects[key])
         if is_selected is None or is_selected(raw):
             items.append(raw)
-            if len(items) == page.limit:
+            if len(items) == limit:
                 break
     rest = keys[count:]
-    metadata: Json = {"resourceVersion": str(page.version)}
+    metadata: Json = {"resourceVersion": str(version)}
     if rest:
         # The next page begins right after the last key, as that of etcd does.
-        start = keys[count - 1].removeprefix(prefix) + "\0"
-        metadata["continue"] = _build_token(page.version, start)
+        metadata["continue"] = _build_token(version, keys[count - 1].removeprefix(prefix) + "\0")
         if is_selected is None:
             metadata["remainingItemCount"] = len(rest)
     if not kind.is_custom:
@@ -83,121 +66,46 @@ def open_watch(store: Store, kind: Kind, table: Table, prefix: str, query: dict[
     """Begin a watch; a version that is too old is an error event, as in kube-apiserver.
 
     Raises:
-        Refusal: the parameters contradict each other.
+        Refusal: a parameter means nothing.
     """
     is_selected = build_predicate(kind, query)
-    is_streaming = _parse_streaming(query)
-    check_fields(kind, query)
-    version = _parse_version(query.get("resourceVersion", ""), is_watch=True)
-    bookmark = {"kind": kind.kind, "apiVersion": kind.api_version}
+    version = _parse_version(query.get("resourceVersion") or "0")
     wants_bookmarks = query.get("allowWatchBookmarks") in {"true", "1"}
-
-    def begin(after: int, objects: dict[str, Json]) -> Watch:
-        watch = Watch(
-            table, after, prefix, is_selected, kind.show, bookmark if wants_bookmarks else None
-        )
-        table.watches[watch] = None
+    bookmark = {"kind": kind.kind, "apiVersion": kind.api_version} if wants_bookmarks else None
+    if not version:
+        # The newest state is waited for, and with it go the events to other watches.
+        table.advance(len(table.log))
+    watch = Watch(table, version or store.version, prefix, is_selected, kind.show, bookmark)
+    table.watches[watch] = None
+    if not version:
         try:
-            watch.list_objects(objects)
+            watch.list_objects(table.objects)
         except Refusal:  # an object cannot be converted: the cache does not become up to date
-            watch.fail(refuse_version(str(store.version), after))
-        return watch
-
-    if is_streaming is False and not version:
-        return begin(store.version, {})
-    if is_streaming or not version:
-        if version is None:
-            # The newest state is waited for, and with it go the events to other watches.
-            table.advance(len(table.log))
-        elif version <= store.version:
-            table.advance_to(version)
-        start = table.get_cached_version(store.version)
-        watch = begin(start, table.get_objects_at(start))
-        if is_streaming:
-            if version is not None and version > store.version:
-                watch.fail(refuse_version(str(version), store.version))
-            watch.send_bookmark(start, is_end_of_list=True)
-        return watch
-    watch = begin(version, {})
-    if version < table.oldest:
+            watch.fail(_refuse_version(store.version))
+        watch.send_bookmark(store.version, is_end_of_list=True)
+    elif version < table.oldest:
         message = f"too old resource version: {version} ({table.oldest})"
         watch.fail(Refusal(410, "Expired", message))
-        return watch
-    for change in itertools.islice(table.log, table.cached):
-        watch.take(change)
+    else:
+        for change in itertools.islice(table.log, table.cached):
+            watch.take(change)
     return watch
 
 
-def _choose_page(
-    store: Store, table: Table, prefix: str, query: dict[str, str], *, is_single: bool
-) -> _Page:
-    match = query.get("resourceVersionMatch", "")
-    text = query.get("resourceVersion", "")
-    token = query.get("continue", "")
-    limit = _parse_limit(query.get("limit", ""))
-    if is_single:
-        limit = 0
-    if query.get("sendInitialEvents"):
-        raise refuse_options("sendInitialEvents: Forbidden: it is forbidden for list")
-    _check_match(match, text, token)
-    version = _parse_version(text)
-    if token:
-        wanted, start = _parse_token(token)
-        if version:
-            raise refuse_body("specifying resource version is not allowed when using continue")
-        objects = _get_objects_at(store, table, wanted, token)
-        return _Page(objects, wanted, prefix + start, limit)
-    if version is None:
-        return _Page(table.objects, store.version, "", limit)
-    if version > store.version:
-        raise refuse_version(text, store.version)
-    if match == "Exact" or (version and limit and not match and not is_single):
-        return _Page(_get_objects_at(store, table, version, ""), version, "", limit)
-    table.advance_to(version)
-    cached = table.get_cached_version(store.version)
-    # Out of the cache, everything comes at once.
-    return _Page(table.get_objects_at(cached), cached, "", limit if version else 0)
-
-
-def _check_match(match: str, version: str, token: str) -> None:
-    if match not in _MATCHES:
-        raise refuse_options("resourceVersionMatch: Unsupported value")
-    if match and not version:
-        raise refuse_options("resourceVersionMatch is forbidden unless resourceVersion is provided")
-    if match and token:
-        raise refuse_options("resourceVersionMatch is forbidden when continue is provided")
-    if match == "Exact" and version == "0":
-        raise refuse_options('resourceVersionMatch "exact" is forbidden for resourceVersion "0"')
-
-
-def _get_objects_at(store: Store, table: Table, version: int, token: str) -> dict[str, Json]:
+def _get_objects_at(store: Store, table: Table, version: int, start: str) -> dict[str, Json]:
     if version < table.compacted:
-        if token:
-            message = "The provided continue parameter is too old to display a consistent list"
-        else:
-            message = f"The resourceVersion for the provided list is too old: {version}"
+        message = "The provided continue parameter is too old to display a consistent list"
         refusal = Refusal(410, "Expired", message)
-        if token:
-            # Clients that accept an inconsistent list can continue with it.
-            refusal.token = _build_token(store.version, _parse_token(token)[1])
+        # Clients that accept an inconsistent list can continue with it.
+        refusal.token = _build_token(store.version, start)
         raise refusal
     return table.get_objects_at(version)
 
 
-def _parse_streaming(query: dict[str, str]) -> bool | None:
-    """Tell whether a list is wanted at the beginning of a watch; None if nothing is said."""
-    wish = query.get("sendInitialEvents")
-    match = query.get("resourceVersionMatch", "")
-    if wish is None:
-        if match:
-            raise refuse_options(
-                "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
-            )
-        # As the beginning of everything means the same, a bookmark ends the list there, too.
-        return None if query.get("resourceVersion", "0") not in {"", "0"} else True
-    if match != "NotOlderThan":
-        raise refuse_options("sendInitialEvents requires resourceVersionMatch NotOlderThan")
-    return wish in {"true", "1"}
+def _refuse_version(version: int) -> Refusal:
+    message = f"Timeout: Too large resource version: {version}"
+    cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
+    return Refusal(504, "Timeout", message, {"causes": [cause], "retryAfterSeconds": 1})
 
 
 def _parse_limit(text: str) -> int:
@@ -207,16 +115,11 @@ def _parse_limit(text: str) -> int:
         raise refuse_body(f'strconv.ParseInt: parsing "{text}": invalid syntax') from None
 
 
-def _parse_version(text: str, *, is_watch: bool = False) -> int | None:
-    """Return a resource version; None if there is none."""
-    if not text:
-        return None
-    if text.isdecimal():
-        return int(text)
-    problem = f'strconv.ParseUint: parsing "{text}": invalid syntax'
-    if is_watch:
+def _parse_version(text: str) -> int:
+    if not text.isdecimal():
+        problem = f'strconv.ParseUint: parsing "{text}": invalid syntax'
         raise Refusal(500, "", f"resourceVersion: Invalid value: {text!r}: {problem}")
-    raise refuse_body(f"invalid resource version: {problem}")
+    return int(text)
 
 
 def _build_token(version: int, start: str) -> str:

@@ -26,7 +26,7 @@ def build_predicate(kind: Kind, query: dict[str, str]) -> Predicate | None:
     if labels is None:
         raise refuse_body(f"unable to parse requirement: {selector!r}")
     terms = _split(query.get("fieldSelector", ""))
-    fields = [_parse_field_term(term, kind.selectable) for term in terms]
+    fields = [_parse_field_term(term, kind) for term in terms]
     if not labels and not fields:
         return None
 
@@ -35,22 +35,6 @@ def build_predicate(kind: Kind, query: dict[str, str]) -> Predicate | None:
         return matches_labels(labels, found) and all(test(raw) for test in fields)
 
     return is_selected
-
-
-def check_fields(kind: Kind, query: dict[str, str]) -> None:
-    """Refuse selectors of fields that objects cannot be selected by.
-
-    Raises:
-        Refusal: there is such a selector.
-    """
-    known = {
-        "metadata.name",
-        *kind.selectable,
-        *(("metadata.namespace",) if kind.namespaced else ()),
-    }
-    for term in _split(query.get("fieldSelector", "")):
-        if (name := re.split("[=!]", term)[0]) not in known:
-            raise refuse_body(f"field label not supported: {name}")
 
 
 def requires_name(query: dict[str, str]) -> bool:
@@ -63,17 +47,20 @@ def _split(text: str) -> list[str]:
     return [term.strip() for term in text.split(",")] if text.strip() else []
 
 
-def _parse_field_term(term: str, defaults: dict[str, str]) -> Predicate:
+def _parse_field_term(term: str, kind: Kind) -> Predicate:
     match = re.fullmatch(r"([^=!]*)(!=|==?)(.*)", term)
     if match is None:
         raise refuse_body(f"invalid selector: '{term}'; can't understand '{term}'")
     name, sign, value = match.groups()
+    known = {"metadata.name", *(("metadata.namespace",) if kind.namespaced else ())}
+    if name not in known | kind.selectable.keys():
+        raise refuse_body(f"field label not supported: {name}")
     is_wanted, path = sign != "!=", tuple(_ALIASES.get(name, name).split("."))
 
     def is_selected(raw: Json) -> bool:
         found = resolve(raw, path)
         if found is None:
-            found = defaults.get(name, "")
+            found = kind.selectable.get(name, "")
         text = str(found).lower() if isinstance(found, bool) else str(found)
         return (text == value) is is_wanted
 

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import datetime
 from urllib.parse import unquote
 
 import orjson
 
-from .admission import Admission
 from .bodies import parse_body, parse_delete_options, parse_object
+from .builtin import list_kinds
 from .conversions import Converter
 from .definitions import Kinds
-from .discovery import discover
-from .kinds import BUILT_IN, CRDS, NAMESPACES, Kind
+from .discovery import ROOTS, discover
+from .kinds import CRDS, Kind
 from .messages import Json, NoSuchPathError, Refusal, Request, Response
 from .pod_logs import PodLogs
 from .reading import list_objects, open_watch
 from .store import Store, Watch
 from .targets import Target
+from .webhooks import Webhooks
 from .writing import Steps, Writer
 
-_AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 _VERSION = {"major": "1", "minor": "36", "gitVersion": "v1.36.3", "platform": "linux/amd64"}
 _REVIEWS = {
     "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
@@ -45,13 +45,12 @@ class Cluster:
         store: what is stored, and its watch caches.
         kinds: the kinds that are served.
         logs: what containers have logged.
+        webhooks: those of the webhook configurations. With :meth:`handle`, they are not called.
 
     Args:
         now: the wall clock, aware and in UTC.
         rng: for uids and generated names only.
-        kinds: built-in kinds besides :data:`~.kinds.BUILT_IN`.
         collects: whether a :class:`.GarbageCollector` is at work.
-        admission: what decides about writes.
         converter: converts objects of kinds with ``strategy: Webhook``. Without it, only their
             apiVersion changes.
     """
@@ -61,15 +60,14 @@ class Cluster:
         now: Callable[[], datetime],
         rng: random.Random,
         *,
-        kinds: Iterable[Kind] = (),
         collects: bool = False,
-        admission: Admission | None = None,
         converter: Converter | None = None,
     ) -> None:
         self.store = Store()
-        self.kinds = Kinds(self.store, now, kinds, converter)
+        self.kinds = Kinds(self.store, now, converter)
         self.logs = PodLogs()
-        self._writer = Writer(self.store, now, rng, admission or Admission())
+        self.webhooks = Webhooks(self.store, rng)
+        self._writer = Writer(self.store, now, rng, self.webhooks)
         self._writer.collects = collects
         self._now = now
         for name in ("default", "kube-system"):
@@ -126,16 +124,10 @@ class Cluster:
             return Response(200, _VERSION)
         if path in _REVIEWS and request.method == "POST":
             return self._review(request)
-        if path.count("/") < 4 and request.method == "GET":
-            root, _, rest = path.strip("/").partition("/")
-            if root == "apis" or (root == "api" and rest.count("/") == 0):
-                is_aggregated = _AGGREGATED in request.headers.get("accept", "")
-                told = tuple(self.list_discovered())
-                found, etag = discover(path, told, is_aggregated=is_aggregated)
-                if not is_aggregated:
-                    return Response(200, found)
-                is_known = request.headers.get("if-none-match") == etag
-                return Response(304 if is_known else 200, found, {"etag": etag})
+        if path in ROOTS:
+            found, etag = discover(path, tuple(self.list_discovered()))
+            is_known = request.headers.get("if-none-match") == etag
+            return Response(304 if is_known else 200, found, {"etag": etag})
         target = self._find_target(request)
         if target.name:
             return (yield from self._act_on_object(target))
@@ -150,24 +142,11 @@ class Cluster:
             raise NoSuchPathError
         if request.method == "POST":
             return (yield from self._writer.create(target, parse_object(kind, request)))
-        if request.method == "DELETE" and kind.resource != NAMESPACES:
-            listed = list_objects(self.store, kind, target.table, prefix, request.query)
-            for raw in listed.body["items"]:
-                one = Target(
-                    kind, target.table, target.namespace, raw["metadata"]["name"], "", request
-                )
-                options = parse_delete_options(request)
-                yield from self._writer.delete(one, options, is_one_of_many=True)
-            return listed
-        if kind.is_custom and request.method in {"PUT", "PATCH"}:
-            raise Refusal(400, "BadRequest", "name must be provided")
-        raise _refuse_method(target)
+        raise _refuse_method()
 
     def _act_on_object(self, target: Target) -> Steps:
         request, writer = target.request, self._writer
         if target.subresource == "log":
-            if request.method != "GET":
-                raise _refuse_method(target)
             return self.logs.read(target.key, writer.read(target)[1], request.query)
         if request.method == "GET":
             return Response(200, writer.read(target)[1])
@@ -177,9 +156,7 @@ class Cluster:
             return (yield from writer.patch(target))
         if request.method == "DELETE" and not target.subresource:
             return (yield from self._delete(target))
-        if request.method == "POST" and target.kind.is_custom and not target.subresource:
-            return (yield from writer.create(target, parse_object(target.kind, request)))
-        raise _refuse_method(target)
+        raise _refuse_method()
 
     def _delete(self, target: Target) -> Steps:
         options = parse_delete_options(target.request)
@@ -208,7 +185,7 @@ class Cluster:
         plural, name, subresource = (*parts, "", "")[:3]  # the rest does not matter
         kind = self.kinds.find(group, version, plural)
         if kind is None:
-            if any(group == one.group for one in BUILT_IN):
+            if any(group == one.group for one in list_kinds()):
                 message = "the server could not find the requested resource"
                 raise Refusal(404, "NotFound", message, {})
             raise NoSuchPathError
@@ -233,8 +210,6 @@ def _split_path(path: str) -> tuple[str, str, list[str]]:
     raise NoSuchPathError
 
 
-def _refuse_method(target: Target) -> Refusal:
+def _refuse_method() -> Refusal:
     message = "the server does not allow this method on the requested resource"
-    kind = target.kind
-    details = {"group": kind.group, "kind": kind.plural} if kind.is_custom else {}
-    return Refusal(405, "MethodNotAllowed", message, details)
+    return Refusal(405, "MethodNotAllowed", message, {})

@@ -5,7 +5,6 @@ Objects are never modified once they are stored: everybody shares them.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -158,24 +157,15 @@ class Table:
 
     def get_objects_at(self, version: int) -> dict[str, Json]:
         """Return the objects of a version that is not compacted."""
-        objects = self.objects
-        is_shared = True
+        objects = dict(self.objects)
         for change in reversed(self.log):
             if change.version <= version:
                 break
-            if is_shared:
-                objects, is_shared = dict(objects), False
             if change.old is None:
                 del objects[change.key]
             else:
                 objects[change.key] = change.old
         return objects
-
-    def get_cached_version(self, current: int) -> int:
-        """Return the version that the watch cache has reached, given that of the store."""
-        if self.cached == len(self.log):
-            return current
-        return self.log[self.cached].version - 1
 
     def advance(self, count: int) -> None:
         """Let the watch cache take changes until it has so many, and send them."""
@@ -184,10 +174,6 @@ class Table:
             self.cached += 1
             for watch in list(self.watches):
                 watch.take(change)
-
-    def advance_to(self, version: int) -> None:
-        """Let the watch cache take all changes until a version."""
-        self.advance(bisect_right(self.log, version, key=lambda change: change.version))
 
     def compact(self, count: int, version: int) -> None:
         """Forget the first changes of the log: reads and watches begin at a version from now on."""

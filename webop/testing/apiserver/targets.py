@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .admission import Operation
 from .kinds import Kind
 from .messages import Json, Refusal, Request
 from .store import Table
@@ -62,16 +61,3 @@ class Target:
         ]
         details = {**self.build_details(kind=kind, name=name), "causes": causes}
         return Refusal(422, "Invalid", message, details)
-
-    def describe(self, verb: str, options: Json, name: str) -> Operation:
-        """Describe it for admission."""
-        return Operation(
-            verb,
-            self.kind,
-            self.subresource,
-            self.namespace,
-            name,
-            self.request,
-            self.is_dry,
-            options,
-        )

@@ -9,18 +9,36 @@ from __future__ import annotations
 import base64
 import random
 from collections.abc import Callable, Generator
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 import orjson
 
-from .admission import Admission, Operation
+from webop.objects.label_selectors import Requirement, matches_labels
+
 from .kinds import NAMESPACES, WEBHOOKS
 from .messages import Json, Refusal
 from .patches import apply_json_patch
 from .store import Change, Store
+from .targets import Target
 
 Verdict = Json | Refusal | None
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """An operation that is reviewed.
+
+    Attributes:
+        name: of the object; empty if webhooks are not told of it.
+    """
+
+    verb: str
+    target: Target
+    name: str
+    options: Json
+    is_dry: bool
 
 
 class Review(dict[str, Any]):
@@ -35,28 +53,27 @@ class Review(dict[str, Any]):
         self.webhook = webhook
 
 
-class Webhooks(Admission):
+class Webhooks:
     """Which webhooks are called about an operation, and what becomes of their answers.
 
-    Attributes:
-        admit: called with each review. Its answer is an AdmissionReview, or a Refusal if the
-            webhook could not be called. Without it, reviews come out of the steps of the cluster.
+    Reviews come out of the steps of :meth:`.Cluster.perform`, so that the world can go on while a
+    webhook thinks. The answer that is sent to the steps is an AdmissionReview, or a Refusal if the
+    webhook could not be called; None admits the operation.
     """
 
-    def __init__(self, rng: random.Random) -> None:
-        self.admit: Callable[[Review], Verdict] | None = None
+    def __init__(self, store: Store, rng: random.Random) -> None:
+        self._store = store
         self._rng = rng
         self._known: dict[str, dict[str, Json]] | None = None
 
-    def delay(self, store: Store, later: Callable[[Callable[[], None]], None]) -> None:
+    def delay(self, later: Callable[[Callable[[], None]], None]) -> None:
         """Have changed webhook configurations in force some time later.
 
         Args:
-            store: of the cluster.
             later: given a function, calls it then; functions in the order in which they came.
         """
         known = self._known = {
-            resource: dict(store.tables[resource].objects) for resource in WEBHOOKS.values()
+            resource: dict(self._store.tables[resource].objects) for resource in WEBHOOKS.values()
         }
 
         def note(change: Change) -> None:
@@ -68,21 +85,23 @@ class Webhooks(Admission):
             if change.new is not None:
                 objects[change.key] = change.new
 
-        store.observers.append(note)
+        self._store.observers.append(note)
 
     def mutate(
         self,
-        store: Store,
         operation: Operation,
         old: Json | None,
         new: Json | None,
-        fit: Callable[[Json], Json],
+        fit: Callable[[Json], Json] = dict,
     ) -> Generator[Review, Verdict, Json | None]:
-        """Ask the mutating webhooks one after another.
+        """Ask the mutating webhooks one after another; return the changed object.
 
-        Each sees what the one before has made of it.
+        Each sees what the one before has made of it; ``fit`` makes an object of a patched one.
+
+        Raises:
+            Refusal: the operation is denied.
         """
-        for webhook in self._choose(store, "Mutating", operation, old, new):
+        for webhook in self._choose("Mutating", operation, old, new):
             if not _selects_object(webhook, old, new):
                 continue
             response = yield from self._ask(webhook, operation, old, new)
@@ -95,11 +114,15 @@ class Webhooks(Admission):
         return new
 
     def validate(
-        self, store: Store, operation: Operation, old: Json | None, new: Json | None
+        self, operation: Operation, old: Json | None, new: Json | None
     ) -> Generator[Review, Verdict, None]:
-        """Ask all validating webhooks, as kube-apiserver does at once; the first denial counts."""
+        """Ask all validating webhooks, as kube-apiserver does at once; the first denial counts.
+
+        Raises:
+            Refusal: the operation is denied.
+        """
         refusals = []
-        for webhook in self._choose(store, "Validating", operation, old, new):
+        for webhook in self._choose("Validating", operation, old, new):
             try:
                 if _selects_object(webhook, old, new):
                     yield from self._ask(webhook, operation, old, new)
@@ -109,16 +132,16 @@ class Webhooks(Admission):
             raise refusals[0]
 
     def _choose(
-        self, store: Store, way: str, operation: Operation, old: Json | None, new: Json | None
+        self, way: str, operation: Operation, old: Json | None, new: Json | None
     ) -> list[Json]:
         """Return the webhooks that are responsible, whatever the labels of the object."""
         resource = WEBHOOKS[way]
-        objects = store.tables[resource].objects
+        objects = self._store.tables[resource].objects
         if self._known is not None:
             objects = self._known[resource]
-        if not objects or operation.kind.resource in WEBHOOKS.values():
+        if not objects or operation.target.kind.resource in WEBHOOKS.values():
             return []
-        labels = _get_namespace_labels(store, operation, old, new)
+        labels = _get_namespace_labels(self._store, operation.target, old, new)
         return [
             webhook
             for name in sorted(objects)
@@ -132,7 +155,7 @@ class Webhooks(Admission):
     ) -> Generator[Review, Verdict, Json | None]:
         """Return the response that allows it; None if there is none, and none is needed."""
         review = Review(webhook, _build_request(self._rng, operation, old, new))
-        verdict = self.admit(review) if self.admit is not None else (yield review)
+        verdict = yield review
         if verdict is None:
             return None
         if isinstance(verdict, Refusal):
@@ -156,24 +179,23 @@ def _selects_object(webhook: Json, old: Json | None, new: Json | None) -> bool:
 
 
 def _get_namespace_labels(
-    store: Store, operation: Operation, old: Json | None, new: Json | None
+    store: Store, target: Target, old: Json | None, new: Json | None
 ) -> dict[str, str] | None:
     """Return what namespace selectors are compared with; None for other objects of the cluster."""
     namespace: Json | None
-    if operation.kind.resource == NAMESPACES:
+    if target.kind.resource == NAMESPACES:
         namespace = new or old
-    elif operation.namespace:
-        namespace = store.tables[NAMESPACES].objects.get(operation.namespace)
+    elif target.namespace:
+        namespace = store.tables[NAMESPACES].objects.get(target.namespace)
     else:
         return None
     return (namespace or {"metadata": {}})["metadata"].get("labels") or {}
 
 
 def _concerns(rule: Json, operation: Operation) -> bool:
-    kind = operation.kind
+    kind = operation.target.kind
     resources = {"*/*", kind.plural, "*"}
-    if operation.subresource:
-        sub = operation.subresource
+    if sub := operation.target.subresource:
         resources = {"*/*", f"{kind.plural}/{sub}", f"*/{sub}", f"{kind.plural}/*"}
     return (
         _has(rule, "operations", {"*", operation.verb})
@@ -205,52 +227,37 @@ def _build_denial(webhook: Json, status: Json) -> Refusal:
 def _build_request(
     rng: random.Random, operation: Operation, old: Json | None, new: Json | None
 ) -> Json:
-    kind = operation.kind
+    target, kind = operation.target, operation.target.kind
+    named = {"group": kind.group, "version": kind.version, "kind": kind.kind}
+    resource = {"group": kind.group, "version": kind.version, "resource": kind.plural}
     request: Json = {
         "uid": str(UUID(int=rng.getrandbits(128), version=4)),
-        "kind": {"group": kind.group, "version": kind.version, "kind": kind.kind},
-        "resource": {"group": kind.group, "version": kind.version, "resource": kind.plural},
-        "requestKind": {"group": kind.group, "version": kind.version, "kind": kind.kind},
-        "requestResource": {
-            "group": kind.group,
-            "version": kind.version,
-            "resource": kind.plural,
-        },
+        "kind": named,
+        "resource": resource,
+        "requestKind": named,
+        "requestResource": resource,
         "operation": operation.verb,
-        "userInfo": {"username": operation.request.user, "groups": ["system:authenticated"]},
+        "userInfo": {"username": target.request.user, "groups": ["system:authenticated"]},
         "object": new,
         "oldObject": old,
         "dryRun": operation.is_dry,
         "options": {"apiVersion": "meta.k8s.io/v1", **operation.options},
     }
-    if operation.subresource:
-        request["subResource"] = request["requestSubResource"] = operation.subresource
+    if target.subresource:
+        request["subResource"] = request["requestSubResource"] = target.subresource
     if operation.name:
         request["name"] = operation.name
-    if operation.namespace:
-        request["namespace"] = operation.namespace
+    if target.namespace:
+        request["namespace"] = target.namespace
     return request
 
 
 def _matches_selector(selector: Json | None, labels: dict[str, str]) -> bool:
-    """Tell whether labels match a LabelSelector, as in webhook configurations."""
-    if not selector:
-        return True
-    for key, value in (selector.get("matchLabels") or {}).items():
-        if labels.get(key) != value:
-            return False
-    return all(
-        _matches_expression(expression, labels)
-        for expression in selector.get("matchExpressions") or ()
-    )
-
-
-def _matches_expression(expression: Json, labels: dict[str, str]) -> bool:
-    key, values = expression["key"], expression.get("values") or ()
-    tests: dict[str, bool] = {
-        "In": key in labels and labels[key] in values,
-        "NotIn": labels.get(key) not in values,
-        "Exists": key in labels,
-        "DoesNotExist": key not in labels,
-    }
-    return tests[expression["operator"]]
+    """Tell whether labels match a LabelSelector (Kubernetes API, meta/v1)."""
+    selector = selector or {}
+    texts = (selector.get("matchLabels") or {}).items()
+    wanted = [Requirement(key, frozenset({value})) for key, value in texts]
+    for one in selector.get("matchExpressions") or ():
+        values = frozenset(one["values"]) if one["operator"] in {"In", "NotIn"} else None
+        wanted.append(Requirement(one["key"], values, one["operator"] in {"In", "Exists"}))
+    return matches_labels(wanted, labels)

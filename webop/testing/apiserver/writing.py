@@ -1,13 +1,12 @@
 """Creations, replacements, patches, deletions: what kube-apiserver does, in its order.
 
-Each is a generator, because of :class:`.Admission`. The stored object is checked again after it.
+Each is a generator, because of :class:`.Webhooks`. The stored object is checked again after it.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Generator
-from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -15,9 +14,9 @@ from uuid import UUID
 
 from webop.models import structural
 from webop.objects.fields import ABSENT_FIELD
+from webop.objects.patch import is_same
 
 from . import metadata as metadatas
-from .admission import Admission
 from .applying import Owner, Owners
 from .bodies import (
     APPLY,
@@ -34,10 +33,11 @@ from .bodies import (
 )
 from .kinds import CRDS, NAMESPACES, Kind
 from .messages import Json, Refusal, Response, refuse_body
-from .patches import apply_json_patch, apply_merge_patch, is_same
+from .patches import apply_json_patch, apply_merge_patch
 from .rules import find_rule_faults
 from .store import Store
 from .targets import Target
+from .webhooks import Operation, Webhooks
 
 Steps = Generator[Any, Any, Response]
 
@@ -62,14 +62,14 @@ class Writer:
         store: Store,
         now: Callable[[], datetime],
         rng: random.Random,
-        admission: Admission,
+        webhooks: Webhooks,
     ) -> None:
         self._owners = Owners(store)
         self.collects = False
         self._store = store
         self._now = now
         self._rng = rng
-        self._admission = admission
+        self._webhooks = webhooks
 
     def read(self, target: Target) -> tuple[Json, Json]:
         """Return the object as it is stored, and as it is in the version of the request.
@@ -87,8 +87,6 @@ class Writer:
         kind = target.kind
         metadata = _decode_metadata(target, raw)
         self._check_namespace(target, metadata.get("name", ""))
-        if target.name and "name" in metadata:
-            _check_same_name(target, metadata)
         if kind.is_terminating:
             message = "create not allowed while custom resource definition is terminating"
             details = target.build_details(name=metadata.get("name", ""))
@@ -96,9 +94,8 @@ class Writer:
         metadatas.wipe(metadata)
         new: Json | None = _shape(target, {**raw, "metadata": metadata})
         name = metadata.get("name", "")
-        operation = target.describe("CREATE", {"kind": "CreateOptions"}, name)
-        fit = partial(_shape, target)
-        new = yield from self._admission.mutate(self._store, operation, None, new, fit)
+        operation = Operation("CREATE", target, name, {"kind": "CreateOptions"}, target.is_dry)
+        new = yield from self._webhooks.mutate(operation, None, new, partial(_shape, target))
         assert new is not None  # noqa: S101 - for the type checker
         metadata = _decode_metadata(target, new)
         name = self._complete_new(kind, metadata)
@@ -112,7 +109,7 @@ class Writer:
         kind.fill_in_new(new)
         kind.fill_in(new)
         _check(target, new)
-        yield from self._admission.validate(self._store, operation, None, new)
+        yield from self._webhooks.validate(operation, None, new)
         if metadata.pop("resourceVersion", "0") != "0":
             raise Refusal(500, "", "resourceVersion should not be set on objects to be created")
         stored = kind.store(new)
@@ -197,17 +194,16 @@ class Writer:
             self._owners.take(kind, old and kind.show(old), response.body, config, owner)
         return response
 
-    def delete(self, target: Target, options: Json, *, is_one_of_many: bool = False) -> Steps:
+    def delete(self, target: Target, options: Json) -> Steps:
         """Delete an object, or mark it as deleted if finalizers hold it."""
         kind, table = target.kind, target.table
         old = self.read(target)[1]
         is_dry = bool(options.get("dryRun"))
         _check_preconditions(target, old, options)
-        name = "" if is_one_of_many else target.name  # webhooks see no name
         wish = {"kind": "DeleteOptions", **options}
-        operation = replace(target.describe("DELETE", wish, name), is_dry=is_dry)
-        yield from self._admission.mutate(self._store, operation, old, None, dict)
-        yield from self._admission.validate(self._store, operation, old, None)
+        operation = Operation("DELETE", target, target.name, wish, is_dry)
+        yield from self._webhooks.mutate(operation, old, None)
+        yield from self._webhooks.validate(operation, old, None)
         old = self.read(target)[1]
         _check_preconditions(target, old, options)
         new = self._mark_deleted(kind, old, options)
@@ -237,7 +233,8 @@ class Writer:
 
     def _update(self, target: Target, make: Callable[[Json], Any], *, is_patch: bool) -> Steps:
         kind, table = target.kind, target.table
-        operation = target.describe("UPDATE", {"kind": "UpdateOptions"}, target.name)
+        wish = {"kind": "UpdateOptions"}
+        operation = Operation("UPDATE", target, target.name, wish, target.is_dry)
         for _ in range(_ATTEMPTS):
             before, old = self.read(target)
             made = make(old)
@@ -255,7 +252,7 @@ class Writer:
                 _check_same_name(target, made["metadata"])
             self._get_namespace(target)
             fit = partial(_shape, target)
-            mutated = yield from self._admission.mutate(self._store, operation, old, made, fit)
+            mutated = yield from self._webhooks.mutate(operation, old, made, fit)
             assert mutated is not None  # noqa: S101 - for the type checker
             if mutated is not made:
                 metadata = _decode_metadata(target, mutated, is_patch=is_patch)
@@ -263,7 +260,7 @@ class Writer:
             new = self._prepare_update(target, old, mutated)
             if is_emptied or _has_new_generation(kind, old, new):
                 new["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
-            yield from self._admission.validate(self._store, operation, old, new)
+            yield from self._webhooks.validate(operation, old, new)
             if table.objects.get(target.key) is not before:
                 continue  # somebody else was faster than the webhooks
             if is_finished(kind, new):

@@ -18,10 +18,9 @@ import orjson
 
 from webop.errors import ReviewError
 from webop.testing.apiserver import Change, Cluster, Json, Refusal, Request, Response
-from webop.testing.apiserver.builtin import list_kinds
 from webop.testing.apiserver.conversions import refuse_conversion
 from webop.testing.apiserver.garbage import GarbageCollector
-from webop.testing.apiserver.webhooks import Review, Webhooks
+from webop.testing.apiserver.webhooks import Review
 from webop.testing.conversions import convert
 from webop.testing.played_controllers import build_stamp
 from webop.testing.simulation.network import Fault, Network, Sender
@@ -60,9 +59,7 @@ class ReviewedServer(Cluster):
         super().__init__(
             world.read_clock,
             random.Random(world.seed),
-            kinds=list_kinds(),
             collects=True,
-            admission=Webhooks(self._rng),
             converter=self._convert,
         )
         self._collector = GarbageCollector(self)
@@ -137,10 +134,10 @@ class ReviewedServer(Cluster):
         self.handle(Request("PATCH", path, {}, headers, body, "controller"))
         self._collector.run()
 
-    def _convert(self, objects: list[Json], api_version: str) -> list[Json]:
+    def _convert(self, raw: Json, api_version: str) -> Json:
         if not (serving := self._world.serving):
-            raise refuse_conversion(objects[0], "failed: no endpoints available for service")
-        return convert(objects, api_version, serving[0].operator.context.registry)
+            raise refuse_conversion(raw, "failed: no endpoints available for service")
+        return convert(raw, api_version, serving[0].operator.context.registry)
 
     def note_change(self, change: Change) -> None:
         """Note a change; drop old ones, as API servers do."""

@@ -134,22 +134,12 @@ class Network:
             if owner is sender:
                 watch.fail("the process is gone")
 
-    def submit(self, sender: Sender, request: Request, waiter: asyncio.Future[Any]) -> None:
-        """Send a request; the future gets its answer, or an error."""
+    def send(self, sender: Sender, request: Request, waiter: asyncio.Future[Any]) -> None:
+        """Let a request arrive, or what goes wrong with it; the future gets the answer, or this."""
         if sender.identity in self._gone:
             fail(waiter, "the process is gone")
             return
         sent = parse_request(request, sender.identity)
-        self.send(sender, sent, waiter)
-
-    def send(
-        self, sender: Sender, sent: servers.Request, waiter: asyncio.Future[Any]
-    ) -> tuple[Fault | None, float]:
-        """Let a request arrive, or what goes wrong with it happen.
-
-        Returns:
-            What goes wrong, and the seconds that the way takes.
-        """
         delay, fault = self.draw_latency(), self.choose(sender, sent)
         if fault is None or fault.kind in {"slow", "late"}:
             extra = fault.seconds * self.rng.random() if fault else 0.0
@@ -162,7 +152,6 @@ class Network:
             self.later(delay, succeed, waiter, _refuse(fault))
         elif fault.kind in {"lost", "silent"} and not sent.is_watch:
             self.later(delay, self._lose, sender, sent, waiter, fault)
-        return fault, delay
 
     def forget(self, watch: WatchAnswer) -> None:
         """Know a watch no more."""
@@ -222,7 +211,7 @@ class SimulatedTransport:
 
     async def send(self, request: Request) -> Any:
         waiter: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._network.submit(self._sender, request, waiter)
+        self._network.send(self._sender, request, waiter)
         return await waiter
 
     async def aclose(self) -> None:

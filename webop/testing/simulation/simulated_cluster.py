@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -160,10 +161,7 @@ class SimulatedCluster(SyncClient):
 
         As :meth:`webop.testing.FakeClient.finish`.
         """
-
-        def build(raw: Json, stamp: str) -> Json:
-            return build_finished_status(raw, stamp, succeeded=succeeded)
-
+        build = functools.partial(build_finished_status, succeeded=succeeded)
         return self._play(kind, name, namespace, build)
 
     def play(self, kind: Kind, *, after: float = 1, succeeded: bool = True) -> None:

@@ -14,7 +14,7 @@ import gc
 import heapq
 import itertools
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from webop.aio.concurrency import find_running_loop
@@ -66,9 +66,6 @@ class _Task(asyncio.Task[Any]):
     def __hash__(self) -> int:
         return self._serial
 
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
 
 class _Future(asyncio.Future[Any]):
     """A future with a hash that is the same in each run."""
@@ -79,9 +76,6 @@ class _Future(asyncio.Future[Any]):
 
     def __hash__(self) -> int:
         return self._serial
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
@@ -106,7 +100,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._ready: deque[asyncio.Handle]
         self._stopping: bool
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
-        self.set_task_factory(_build_task)  # type: ignore[arg-type]
+        self.set_task_factory(
+            lambda loop, coro, **options: _Task(next(self._serials), coro, loop=loop, **options)
+        )
 
     def time(self) -> float:
         """Return the virtual time, in seconds from the start."""
@@ -115,10 +111,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def create_future(self) -> asyncio.Future[Any]:
         """Return a future (see :class:`_Future`)."""
         return _Future(next(self._serials), loop=self)
-
-    def build_task(self, coro: Coroutine[Any, Any, Any], **options: Any) -> _Task:
-        """Return a task (see :class:`_Task`)."""
-        return _Task(next(self._serials), coro, loop=self, **options)
 
     def call_soon(  # type: ignore[override]
         self,
@@ -198,8 +190,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
             while not is_done():
                 self._run_once()
 
-    # For the base class
-
     def _run_once(self) -> None:
         if self.interruption is not None:
             raise self.interruption
@@ -246,10 +236,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def _process_events(self, event_list: list[Any]) -> None:
         """Nothing: there are none."""
-
-
-def _build_task(loop: VirtualLoop, coro: Coroutine[Any, Any, Any], **options: Any) -> _Task:
-    return loop.build_task(coro, **options)
 
 
 def _refuse(what: str) -> NoReturn:

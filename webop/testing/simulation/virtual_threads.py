@@ -91,12 +91,12 @@ class _Worker(threading.Thread):
             else:
                 self._future.set_exception(exc)
 
-    def wait(self, begin: Callable[[Callable[[], None]], Callable[[], None] | None]) -> None:
+    def wait(self, listen: Callable[[Callable[[], None]], object], timeout: float | None) -> None:
         """Give the turn back until something has happened; in the thread itself.
 
         Args:
-            begin: given a function that ends the wait, arranges that it is called; returns what
-                undoes that.
+            listen: given a function that ends the wait, arranges that it is called.
+            timeout: the seconds after which it ends in any case.
         """
         if self.pool.is_closing:
             raise _Killed
@@ -107,11 +107,12 @@ class _Worker(threading.Thread):
                 is_woken[0] = True
                 self.pool.loop.call_soon(self.take_turn, context=context)
 
-        undo = begin(wake)
+        listen(wake)
+        alarm = None if timeout is None else self.pool.loop.call_later(timeout, wake)
         self.pool.back.release()
         self._go.acquire()
-        if undo is not None:
-            undo()
+        if alarm is not None:
+            alarm.cancel()
         if self.pool.is_closing:
             raise _Killed
 
@@ -175,7 +176,7 @@ def sleep(seconds: float) -> bool:
     worker = find_worker()
     if worker is None:
         return False
-    worker.wait(lambda wake: worker.pool.loop.call_later(seconds, wake).cancel)
+    worker.wait(lambda _: None, seconds)
     return True
 
 
@@ -184,32 +185,20 @@ class VirtualEvent(threading.Event):
 
     def __init__(self) -> None:
         super().__init__()
-        self._wakers: list[Callable[[], None]] = []
+        self._wakers: dict[_Worker, Callable[[], None]] = {}  # of the last wait of each thread
 
     def set(self) -> None:
         super().set()
-        for wake in self._wakers:
+        for wake in self._wakers.values():
             wake()
 
     def wait(self, timeout: float | None = None) -> bool:
         worker = find_worker()
         if worker is None:
             return super().wait(timeout)
-        loop = worker.pool.loop
-
-        def begin(wake: Callable[[], None]) -> Callable[[], None]:
-            self._wakers.append(wake)
-            alarm = None if timeout is None else loop.call_later(timeout, wake)
-
-            def undo() -> None:
-                self._wakers.remove(wake)
-                if alarm is not None:
-                    alarm.cancel()
-
-            return undo
-
         if not self.is_set():
-            worker.wait(begin)
+            worker.wait(partial(self._wakers.__setitem__, worker), timeout)
+            del self._wakers[worker]
         return self.is_set()
 
 
@@ -219,13 +208,7 @@ class _VirtualFuture(concurrent.futures.Future[R]):
     def result(self, timeout: float | None = None) -> R:
         worker = find_worker()
         if worker is not None and not self.done():
-            loop = worker.pool.loop
-
-            def begin(wake: Callable[[], None]) -> Callable[[], None] | None:
-                self.add_done_callback(lambda _: wake())
-                return None if timeout is None else loop.call_later(timeout, wake).cancel
-
-            worker.wait(begin)
+            worker.wait(lambda wake: self.add_done_callback(lambda _: wake()), timeout)
             timeout = 0
         return super().result(timeout)
 
@@ -246,16 +229,7 @@ def run_coroutine_threadsafe(
 
     def begin() -> None:
         task = loop.create_task(coro)
-        task.add_done_callback(finish)
-
-    def finish(task: asyncio.Task[R]) -> None:
-        if future.cancelled() or task.cancelled():
-            future.cancel()
-            future.set_running_or_notify_cancel()
-        elif (exc := task.exception()) is not None:
-            future.set_exception(exc)
-        else:
-            future.set_result(task.result())
+        asyncio.futures._chain_future(task, future)  # type: ignore[attr-defined]  # as asyncio
 
     loop.call_soon(begin)
     return future

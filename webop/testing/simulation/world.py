@@ -125,8 +125,6 @@ class World:
         """Return the time on the wall."""
         return self.start_time + dt.timedelta(seconds=self.loop.time())
 
-    # What the test wants.
-
     def find_kind(self, kind: Kind) -> Resource:
         """Return a kind of the cluster.
 
@@ -217,8 +215,6 @@ class World:
             self.loop.create_task(replica.retire(), context=replica.context.copy())
         self.run_until(lambda: all(replica.task.done() for replica in chosen), _EXIT)
 
-    # The replicas.
-
     def _dismiss(self, number: int | None) -> None:
         self._absent.update(range(self.replica_count) if number is None else [number])
 
@@ -291,8 +287,6 @@ class World:
 
         self.network.later(self._rng.uniform(*_RESTART), start)
 
-    # The story.
-
     def tell_fault(self, sender: Sender, request: Request, fault: Fault) -> None:
         """Note what goes wrong with a request."""
         what = f"{fault.status}" if fault.kind == "status" else fault.kind
@@ -322,8 +316,6 @@ class World:
         client = Client(vault, Networking(), transport_factory=lambda _: transport)
         self._kinds = Kinds(client)
         return AsyncClient(client, loop=self.loop)
-
-    # Its steps.
 
     def _take_steps(self, is_done: Callable[[], bool]) -> None:
         try:
