@@ -1,6 +1,6 @@
 """The options of decorators: types, checks and meanings, in one place.
 
-Type checkers and editors read the TypedDicts, :mod:`webop.handlers.option_values` checks the values
+Type checkers and editors read the TypedDicts, :mod:`webop.objects.typed_values` checks the values
 at import, and ``docs/reference/api/handlers.md`` is generated from the texts. Mistakes raise
 ``TypeError`` and ``ValueError``, as in any wrong call; the messages name the option and the remedy.
 The defaults are in :mod:`webop.handlers.model`. Used by :mod:`webop.on`.
@@ -25,7 +25,6 @@ from typing import (
 )
 
 from webop.handlers.model import ErrorsMode, MetaFilterToken
-from webop.handlers.option_values import convert, is_number, must_be, number
 from webop.handlers.registry import OperatorRegistry
 from webop.handlers.retries import Backoff
 from webop.handlers.webhook_options import (
@@ -38,6 +37,7 @@ from webop.models.definitions import build_selector, find_class
 from webop.objects.fields import FieldSpec, parse_field
 from webop.objects.names import SUBDOMAIN
 from webop.objects.resources import Marker, Selector, SelectorNames, parse_selector
+from webop.objects.typed_values import UnfitValueError, convert, is_number, must_be, number
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -69,26 +69,22 @@ def _is_delay(value: object) -> bool:
     return callable(value) or _is_positive(value)
 
 
-def _check_field(value: Any, _: str) -> Any:
-    return parse_field(value)
+def _check_fields(value: Any) -> tuple[Any, ...]:
+    return tuple(map(parse_field, convert(Collection[Any], value)))
 
 
-def _check_fields(value: Any, place: str) -> tuple[Any, ...]:
-    return tuple(map(parse_field, convert(Collection[Any], value, place)))
-
-
-def _check_operations(value: Any, place: str) -> frozenset[str]:
-    return frozenset(convert(Collection[Operation], value, place))
+def _check_operations(value: Any) -> frozenset[str]:
+    return frozenset(convert(Collection[Operation], value))
 
 
 Id = Annotated[str, must_be("a string that is not empty", str, bool)]
 Flag = Annotated[bool, must_be("True or False", bool)]
-Number = Annotated[int | float, number()]
+Number = Annotated[int | float, number(0)]
 Pause = Annotated[
     int | float | Sequence[float] | Backoff,
     must_be("a number from 0 on, a list of them, or a webop.Backoff", where=_is_pause),
 ]
-Count = Annotated[int, number(is_whole=True)]
+Count = Annotated[int, number(0, is_whole=True)]
 Delay = Annotated[
     int | float | Callable[..., float],
     must_be("a number from 0 on, or a function", where=_is_delay),
@@ -114,7 +110,7 @@ RuleId = Annotated[
         lambda value: len(value) <= 128 and SUBDOMAIN.fullmatch(value),
     ),
 ]
-FieldPath = Annotated[FieldSpec, _check_field]
+FieldPath = Annotated[FieldSpec, parse_field]
 Kinds = Annotated[
     list[Any] | tuple[Any, ...],
     must_be("a list of kinds, such as ['deployments.apps']", list | tuple),
@@ -437,7 +433,7 @@ def parse_options(owner: str, options: Mapping[str, Any], known: Any) -> dict[st
     check_names(owner, options, known)
     given = {k: v for k, v in options.items() if k not in SELECTOR_KEYS and v is not None}
     hints = _find_hints(known)
-    parsed = {name: convert(hints[name], value, name) for name, value in given.items()}
+    parsed = {name: _convert(name, hints[name], value) for name, value in given.items()}
     for one, other in _EXCLUSIVE:
         if one in given and other in given:
             raise TypeError(f"{one}= and {other}= exclude each other.")
@@ -445,6 +441,13 @@ def parse_options(owner: str, options: Mapping[str, Any], known: Any) -> dict[st
         if name in given and "field" not in given:
             raise TypeError(f"{name}= requires field=, such as field='spec.size'.")
     return parsed
+
+
+def _convert(name: str, hint: Any, value: Any) -> Any:
+    try:
+        return convert(hint, value)
+    except UnfitValueError as exc:
+        raise exc.build(name) from None
 
 
 @functools.cache

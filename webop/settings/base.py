@@ -22,14 +22,12 @@ from typing import (
 )
 
 from webop.logs.sanitizing import describe_line
+from webop.objects.typed_values import LONGEST
 from webop.settings.values import parse
 
 T = TypeVar("T")
 
 _HERE = Path(__file__).parent
-
-#: Characters of a value in error messages.
-LONGEST = 200
 
 
 class UnknownSettingError(AttributeError):
