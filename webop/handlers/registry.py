@@ -45,25 +45,6 @@ class ResourceHandlers:
         reads_children: whether a reconciler reads its children of the kind.
     """
 
-    __slots__ = (
-        "_fields",
-        "background",
-        "changes",
-        "children",
-        "events",
-        "everything",
-        "extra_fields",
-        "has_models",
-        "has_only_children",
-        "indexers",
-        "looks_at_anything",
-        "metadata_only",
-        "reads_children",
-        "reconcilers",
-        "reports_misfits",
-        "uses_finalizers",
-    )
-
     def __init__(self, handlers: Iterable[ResourceHandler]) -> None:
         everything = self.everything = list(handlers)
         self.events = _select_of(EventHandler, everything)
