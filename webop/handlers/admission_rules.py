@@ -87,7 +87,7 @@ def rule(*resource: ResourcePart, **options: Unpack[RuleOptions]) -> Rule:
     text = _TEXT.sub("", next(parsed[name] for name in _PARTS if name in parsed))
     texts = [text, *(_TEXT.sub("", one.expression) for one in parsed.get("match_conditions", ()))]
     _check_names(parsed, texts)
-    selector, model = parse_kind(resource, options)
+    selector, model = parse_kind("webop.rule", resource, options)
     if not selector.is_specific:
         raise TypeError(f"webop.rule() requires one kind, got {selector}.")
     # Of other subresources, the object is another one, such as a Scale.

@@ -27,13 +27,14 @@ from typing import (
 from webop.handlers.model import ErrorsMode, MetaFilterToken
 from webop.handlers.registry import OperatorRegistry
 from webop.handlers.retries import Backoff
+from webop.handlers.validation import is_handler
 from webop.handlers.webhook_options import (
     MatchConditions,
     Name,
     NamespaceSelector,
     check_label,
 )
-from webop.models.definitions import build_selector, find_class
+from webop.models.definitions import build_selector, find_class, select_kind
 from webop.objects.fields import FieldSpec, parse_field
 from webop.objects.names import SUBDOMAIN
 from webop.objects.resources import Marker, Selector, SelectorNames, parse_selector
@@ -71,6 +72,12 @@ def _is_delay(value: object) -> bool:
 
 def _check_fields(value: Any) -> tuple[Any, ...]:
     return tuple(map(parse_field, convert(Collection[Any], value)))
+
+
+def _select_kind(kind: Any) -> Selector:
+    if isinstance(kind, str | type):
+        return select_kind(kind)
+    raise TypeError(f"A kind must be a name such as 'deployments.apps', or a model, got {kind!r}.")
 
 
 def _check_operations(value: Any) -> frozenset[str]:
@@ -111,9 +118,11 @@ RuleId = Annotated[
     ),
 ]
 FieldPath = Annotated[FieldSpec, parse_field]
+Kind = Annotated[Any, _select_kind]
 Kinds = Annotated[
     list[Any] | tuple[Any, ...],
     must_be("a list of kinds, such as ['deployments.apps']", list | tuple),
+    lambda kinds: tuple(map(_select_kind, kinds)),
 ]
 Operation = Literal["CREATE", "UPDATE", "DELETE", "CONNECT"]
 # Names for the types, since help() shows them.
@@ -278,7 +287,7 @@ class ReconcileOptions(CommonOptions, MetaOptions, KindOptions, SelectorNames, t
     by ``children.delete()``"""
     formerly_owns: Kinds | None
     """Kinds that were in ``owns`` before: ``prune()`` and ``delete_all()`` delete what is left"""
-    watches: Mapping[Any, Callable[..., Any]] | None
+    watches: Mapping[Kind, Callable[..., Any]] | None
     """Functions by other kinds, named as in ``owns``. Each gets the arguments of an event handler,
     and returns the names of the objects to reconcile; ``(namespace, name)`` for another
     namespace"""
@@ -404,7 +413,7 @@ def spell_out(*required: str, **defaults: Any) -> Callable[[F], F]:
 
 
 def parse_kind(
-    parts: tuple[ResourcePart, ...], options: Mapping[str, Any]
+    decorator: str, parts: tuple[ResourcePart, ...], options: Mapping[str, Any]
 ) -> tuple[Selector, type[BaseModel] | None]:
     """Return the kind that a decorator names, and its class if it names one.
 
@@ -412,6 +421,11 @@ def parse_kind(
         TypeError: this is no kind.
         ConfigurationError: the class does not say of which kind it is.
     """
+    if parts and is_handler(parts[0]):
+        raise TypeError(
+            f"@{decorator} needs a kind in parentheses, such as "
+            f"@{decorator}('databases.example.com')."
+        )
     keywords: Any = {key: options.get(key) for key in SELECTOR_KEYS}
     model = find_class(parts, keywords)
     selector = parse_selector(*parts, **keywords) if model is None else build_selector(model)

@@ -10,6 +10,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, get_origin, get_type_hints
 
@@ -80,16 +81,13 @@ def parse_arguments(
     annotations = getattr(function, "__annotations__", None) or {}
     if not annotations:
         return ()
-    hints: dict[str, Any] = {}
-    for name in annotations:
-        if name == "return":
-            continue
-        if name in SOURCES or model is not None:
-            is_needed = name in SOURCES and model is not None
-            hints[name] = _evaluate(function, name, is_needed=is_needed)
     parts = {} if model is None else _list_parts(model)
     found = []
-    for name, annotation in hints.items():
+    for name in annotations:
+        if name == "return" or not (name in SOURCES or model):
+            continue
+        is_needed = name in SOURCES and model is not None
+        annotation = _evaluate(function, name, is_needed=is_needed)
         plain, is_optional = split_optional(_strip(annotation))
         if not any(iterate_classes(plain)):
             continue
@@ -209,8 +207,9 @@ def _evaluate(function: Any, name: str, *, is_needed: bool) -> Any:
     names = dict(getattr(sys.modules.get(function.__module__), "__dict__", {}))
     names |= getattr(function, "__globals__", {})
     if inspect.isfunction(function) and function.__closure__:
-        cells = zip(function.__code__.co_freevars, function.__closure__, strict=True)
-        names |= {key: cell.cell_contents for key, cell in cells if not _is_empty(cell)}
+        for key, cell in zip(function.__code__.co_freevars, function.__closure__, strict=True):
+            with suppress(ValueError):  # it is empty
+                names[key] = cell.cell_contents
     holder = type("_", (), {"__annotations__": {name: annotation}})
     try:
         return get_type_hints(holder, names, {}, include_extras=True)[name]
@@ -222,13 +221,6 @@ def _evaluate(function: Any, name: str, *, is_needed: bool) -> Any:
             f"evaluated: {exc}. Define or import the class before the handler, at the top of the "
             "module."
         ) from exc
-
-
-def _is_empty(cell: Any) -> bool:
-    try:
-        return cell.cell_contents is None
-    except ValueError:
-        return True
 
 
 def _list_parts(model: type[pydantic.BaseModel]) -> dict[Any, str]:

@@ -17,7 +17,7 @@ import orjson
 from webop.errors import ConfigurationError
 from webop.models import structural
 from webop.models.definitions import Definition, find_definition, is_class, list_models
-from webop.models.fitting import dump_whole, fit
+from webop.models.fitting import dump, fit
 from webop.objects.fields import Json
 from webop.objects.names import is_label_key, is_label_value
 from webop.objects.storage.codec import ANNOTATIONS_LIMIT, measure_all
@@ -220,7 +220,7 @@ class FunctionCall:
         if not isinstance(result, target):
             kind = "nothing" if result is None else f"a {type(result).__name__}"
             raise ValueError(f"it must return a {target.__name__}, but returned {kind}")  # noqa: TRY004
-        content, schema = get_content(dump_whole(result)), get_schema(target)
+        content, schema = get_content(dump(result, is_whole=True)), get_schema(target)
         if structural.is_malformed(content, schema):
             raise ValueError(
                 "it returned an embedded object with a wrong apiVersion, kind or metadata"
