@@ -739,11 +739,7 @@ class SyncChildren:
 
 
 def _dump(child: Mapping[str, Any] | BaseModel) -> Json:
-    """Return what a child says; models in a mapping count, too.
-
-    Raises:
-        ValueError: JSON cannot represent it.
-    """
+    """Return what a child says; models in a mapping count, too."""
     if is_instance(child):
         return dump_set(child)
     try:

@@ -81,9 +81,7 @@ class Memos:
         webop does not notice the deletion of objects that it does not watch. So it limits the
         number of memos that it knows from reviews only, and drops the least recently used.
 
-        Args:
-            uid: of the object; None while it is being created: the memo is temporary then.
-            limit: the number of memos of objects that are not watched.
+        The memo is temporary for objects that are being created, and have no uid yet.
         """
         if not uid:
             return copy.copy(self.operator_memo)

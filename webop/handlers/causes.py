@@ -40,16 +40,10 @@ def _convert(
 
 @dataclass(kw_only=True)
 class Cause:
-    """The common base of all causes.
-
-    Attributes:
-        logger: for messages about the object, or the activity.
-        recall: returns the memo; most objects have none until a function is called for them.
-        indices: the indexes, by their names.
-    """
+    """The common base of all causes."""
 
     logger: Any
-    recall: Callable[[], Any]
+    recall: Callable[[], Any]  # most objects have no memo until a function is called for them
     indices: Mapping[str, Any] = field(default_factory=dict)
     _kwargs: dict[str, Any] | None = field(default=None, init=False, repr=False, compare=False)
 
@@ -59,11 +53,7 @@ class Cause:
         return False
 
     def fit(self, wanted: Sequence[Argument], arguments: dict[str, Any]) -> None:
-        """Replace arguments by their models.
-
-        Raises:
-            MisfitError: the object does not fit its model.
-        """
+        """Replace arguments by their models, if the object fits them."""
         _convert(wanted, arguments, {}, is_lenient=self.is_deleted)
 
     @property
@@ -225,15 +215,10 @@ class DiffCause(ResourceCause):
 
 @dataclass(kw_only=True)
 class ChangeCause(DiffCause):
-    """A detected change of an object, for ``@on.create`` and the like.
-
-    Attributes:
-        reason: what happened.
-        initial: whether the object is older than the operator and has not been resumed completely.
-    """
+    """A detected change of an object, for ``@on.create`` and the like."""
 
     reason: Reason
-    initial: bool = False
+    initial: bool = False  # whether it is older than the operator, and not resumed completely
     _fitted: dict[Argument, Any] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -290,11 +275,7 @@ class WebhookCause(DiffCause):
         return self.operation == "DELETE" or super().is_deleted
 
     def fit(self, wanted: Sequence[Argument], arguments: dict[str, Any]) -> None:
-        """Replace arguments by their models.
-
-        Raises:
-            AdmissionError: the object does not fit its model: the request is denied.
-        """
+        """Replace arguments by their models; deny the request if the object does not fit."""
         try:
             super().fit(wanted, arguments)
         except MisfitError as exc:

@@ -470,11 +470,7 @@ def _find_hints(known: Any) -> dict[str, Any]:
 
 
 def check_names(owner: str, options: Iterable[str], known: Any) -> None:
-    """Check that all options are known, as in :func:`parse_options`.
-
-    Raises:
-        TypeError: some are unknown; the message suggests similar names.
-    """
+    """Check that all options are known; the message about others suggests similar names."""
     names = known.__annotations__
     problems = []
     for option in options:

@@ -108,11 +108,7 @@ def check_signature(
 
 
 def check_converter(fn: Callable[..., Any]) -> None:
-    """Check that a function between versions takes one argument.
-
-    Raises:
-        TypeError: it does not, or is a generator function.
-    """
+    """Check that a function between versions takes one argument, and is no generator function."""
     if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
         raise TypeError(f"The converter {_name(fn)} is a generator function: replace yield.")
     try:
@@ -127,11 +123,7 @@ def check_converter(fn: Callable[..., Any]) -> None:
 
 
 def check_metadata_only(handler: ResourceHandler) -> None:
-    """Check that a handler which gets only the metadata of objects, and its filters, need no more.
-
-    Raises:
-        TypeError: they name something else.
-    """
+    """Check that a handler with only the metadata of objects, and its filters, need no more."""
     if handler.field and handler.field[0] != "metadata":
         field = ".".join(handler.field)
         raise TypeError(

@@ -56,10 +56,6 @@ def _iterate_fields(
 def build(annotation: Any, rebuild: Callable[[], object]) -> None:
     """Build the validators of a type.
 
-    Args:
-        annotation: the class, or another type that contains classes.
-        rebuild: builds them.
-
     Raises:
         ConfigurationError: it is impossible; the message names the class and the field.
     """

@@ -26,19 +26,11 @@ SOURCES: Final = ("body", "spec", "status", "meta", "old", "new")
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """An argument that is a model.
-
-    Attributes:
-        name: of the parameter.
-        source: the argument that it is made of: one of :data:`SOURCES`.
-        part: of ``old`` or ``new``: "spec" or "status"; empty for all of it.
-        annotation: what it becomes.
-        is_optional: whether it can be None.
-    """
+    """An argument that is a model."""
 
     name: str
-    source: str
-    part: str
+    source: str  # the argument that it is made of: one of SOURCES
+    part: str  # of "old" or "new": "spec" or "status"; empty for all of it
     annotation: Any
     is_optional: bool
 
@@ -48,11 +40,7 @@ class Argument:
         return value.get(self.part) if self.part and value is not None else value
 
     def convert(self, arguments: Mapping[str, Any]) -> Any:
-        """Return the model.
-
-        Raises:
-            MisfitError: the object does not fit.
-        """
+        """Return the model."""
         value = self.find(arguments)
         if value is None and (self.is_optional or self.source in ("old", "new")):
             return None
@@ -114,11 +102,7 @@ def parse_arguments(
 def _check_part(
     name: str, kind: Any, model: type[pydantic.BaseModel] | None, function: Any
 ) -> None:
-    """Check that a part of an object does not have the class of a kind: no object would fit.
-
-    Raises:
-        TypeError: it has; the message names the class of the part.
-    """
+    """Check that a part of an object does not have the class of a kind: no object would fit."""
     is_whole = is_model(kind) and (kind is model or find_definition(kind) is not None)
     if not is_whole or name not in ("spec", "status", "meta"):
         return
@@ -158,9 +142,6 @@ def convert_arguments(
         known: models that other handlers have got; new ones are added.
         is_lenient: whether an object that does not fit stays a mapping. A former state does so
             always: an older version of the model may have accepted it.
-
-    Raises:
-        MisfitError: the object does not fit.
     """
     converted = {}
     for argument in wanted:

@@ -257,12 +257,7 @@ def _complete_root(schema: Schema) -> Schema:
 
 
 class _Converter:
-    """Rewrites pydantic's JSON schema.
-
-    Args:
-        definitions: the classes that it refers to.
-        owner: the name of the class, for messages.
-    """
+    """Rewrites pydantic's JSON schema, with the classes that it refers to."""
 
     def __init__(self, definitions: Mapping[str, Any], owner: str) -> None:
         self._definitions = definitions

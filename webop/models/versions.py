@@ -49,11 +49,7 @@ C = TypeVar("C", bound=Converter)
 
 
 def get_definition(model: Model) -> Definition:
-    """Return what ``webop.models.resource`` says of a model.
-
-    Raises:
-        ConfigurationError: it is of no kind.
-    """
+    """Return what ``webop.models.resource`` says of a model."""
     definition = find_definition(model)
     if definition is None:
         raise ConfigurationError(
@@ -65,19 +61,12 @@ def get_definition(model: Model) -> Definition:
 
 @dataclass
 class Versions(Generic[C]):
-    """The versions of one kind.
+    """The versions of one kind, and the converters between them."""
 
-    Attributes:
-        name: of the CustomResourceDefinition.
-        hub: the version that objects are stored in.
-        models: by version.
-        steps: the converters, by the versions from and to.
-    """
-
-    name: str
-    hub: str
-    models: dict[str, Model]
-    steps: dict[tuple[str, str], C] = field(default_factory=dict)
+    name: str  # of the CustomResourceDefinition
+    hub: str  # the version that objects are stored in
+    models: dict[str, Model]  # by version
+    steps: dict[tuple[str, str], C] = field(default_factory=dict)  # by the versions from and to
 
     def find_path(self, source: str, target: str) -> list[C] | None:
         """Return the converters from one version to another one; None if there is no way."""
@@ -141,11 +130,7 @@ def collect_versions(converters: Iterable[C]) -> dict[str, Versions[C]]:
 
 
 def find_hub(definitions: Sequence[Definition]) -> str:
-    """Return the version that objects of a kind are stored in.
-
-    Raises:
-        ConfigurationError: it is not exactly one.
-    """
+    """Return the one version that objects of a kind are stored in."""
     stored = [each.version for each in definitions if each.stored]
     if len(stored) != 1:
         raise ConfigurationError(
@@ -158,11 +143,7 @@ def find_hub(definitions: Sequence[Definition]) -> str:
 
 
 def check_pair(source: object, target: object) -> None:
-    """Check that a decorator names two versions of one kind.
-
-    Raises:
-        ConfigurationError: it does not.
-    """
+    """Check that a decorator names two versions of one kind."""
     for model in (source, target):
         if not is_class(model):
             raise ConfigurationError(
@@ -197,11 +178,7 @@ class FunctionCall:
 
     @classmethod
     def begin(cls, source: Model, body: Json) -> FunctionCall:
-        """Return an object as its model.
-
-        Raises:
-            MisfitError: it does not fit.
-        """
+        """Return an object as its model."""
         metadata = body.get("metadata") or {}  # of a server-side apply, with nulls
         body = {**body, "metadata": {k: v for k, v in metadata.items() if v is not None}}
         model: BaseModel = fit(source, body)
@@ -264,11 +241,7 @@ class FunctionCall:
 
 
 def _check_texts(field: str, texts: Json) -> None:
-    """Check labels or annotations as API servers do, which refuse the whole response.
-
-    Raises:
-        ValueError: something is wrong.
-    """
+    """Check labels or annotations as API servers do, which refuse the whole response."""
     are_labels = field == "labels"
     for key, text in texts.items():
         is_right = isinstance(text, str) and is_label_key(key if are_labels else key.lower())

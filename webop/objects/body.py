@@ -1,10 +1,8 @@
 """Bodies of Kubernetes objects: the raw documents, and the read-only views that handlers get.
 
-The client delivers raw dicts, which are never changed. The reactor and the admission wrap each
-into a :class:`Body`; its views (`spec`, `status`, `meta`, `labels`, `annotations`) are what
-handlers get as kwargs of these names. The views are live: :meth:`Body.replace` shows a newer
-state through all of them at once, as daemons and timers need it (chapter "Daemons" of the manual,
-"Resource fields access").
+The client delivers raw dicts, which are never changed. The views are live: :meth:`Body.replace`
+shows a newer state through all of them at once, as daemons and timers need it (chapter "Daemons" of
+the manual, "Resource fields access").
 """
 
 from __future__ import annotations

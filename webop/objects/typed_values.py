@@ -104,11 +104,7 @@ _NUMBERS = {float: number(), int: number(is_whole=True)}
 
 
 def convert(hint: Any, value: Any) -> Any:
-    """Return a value as a type says.
-
-    Raises:
-        UnfitValueError: it does not fit.
-    """
+    """Return a value as a type says, or raise an UnfitValueError."""
     kind, options = get_origin(hint) or hint, get_args(hint)
     if kind is Annotated:
         for check in options[1:]:

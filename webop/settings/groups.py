@@ -4,9 +4,6 @@ Users set them in startup handlers (``settings.posting.level = logging.WARNING``
 (``WEBOP_POSTING__LEVEL=30``), or pass an object to ``webop.run(settings=…)``. Assignments are
 checked immediately. Times are in seconds. The docstring of a setting is its description on the page
 "Settings".
-
-:mod:`webop.settings.base` has the base class of the groups, :mod:`webop.settings.values` the types,
-:mod:`webop.settings.environment` the variables.
 """
 
 from __future__ import annotations
@@ -398,11 +395,7 @@ class PersistenceSettings(Section):
         self._prefix = value
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set a setting.
-
-        Raises:
-            SettingError: also if the prefix has set it.
-        """
+        """Set a setting, unless the prefix has set it."""
         if name in _STORAGES and self._prefix is not None:
             raise self._build_error(name, value, _CLASH.format("prefix"))
         super().__setattr__(name, value)
