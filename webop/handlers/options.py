@@ -3,7 +3,7 @@
 Type checkers and editors read the TypedDicts, :mod:`webop.objects.typed_values` checks the values
 at import, and ``docs/reference/api/handlers.md`` is generated from the texts. Mistakes raise
 ``TypeError`` and ``ValueError``, as in any wrong call; the messages name the option and the remedy.
-The defaults are in :mod:`webop.handlers.model`. Used by :mod:`webop.on`.
+The defaults are in :mod:`webop.handlers.model`.
 """
 
 from __future__ import annotations
@@ -434,11 +434,6 @@ def parse_kind(
 
 def parse_options(owner: str, options: Mapping[str, Any], known: Any) -> dict[str, Any]:
     """Return the options as attributes of a handler; None means the default.
-
-    Args:
-        owner: such as "create handlers", for the messages.
-        options: by name.
-        known: the TypedDict of the allowed options.
 
     Raises:
         TypeError: an option is unknown or of a wrong type, or two of them conflict.

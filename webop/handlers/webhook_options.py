@@ -1,8 +1,7 @@
 """Label selectors and CEL conditions of webhooks, as types that are checked at import.
 
-Otherwise, users would see mistakes only when webop writes the webhook configurations, which the API
-server would refuse as a whole. Used by :mod:`webop.handlers.options`. The rules are those of the
-Kubernetes API, admissionregistration.k8s.io/v1 and meta/v1 LabelSelector.
+Otherwise, users would see mistakes only when API servers refuse the whole webhook configurations.
+The rules are those of admissionregistration.k8s.io/v1 and meta/v1 LabelSelector.
 """
 
 from __future__ import annotations

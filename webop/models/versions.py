@@ -164,17 +164,11 @@ def check_pair(source: object, target: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class FunctionCall:
-    """The call of a function for one object.
+    """The call of a function for one object."""
 
-    Attributes:
-        body: the object in the version of the source.
-        model: the same as the model that the function gets.
-        metadata: the metadata as the model has it; the function can change the model.
-    """
-
-    body: Json
-    model: BaseModel
-    metadata: Any
+    body: Json  # the object in the version of the source
+    model: BaseModel  # the same, as the function gets it
+    metadata: Any  # as the model has it; the function can change the model
 
     @classmethod
     def begin(cls, source: Model, body: Json) -> FunctionCall:
@@ -185,11 +179,7 @@ class FunctionCall:
         return cls(body, model, _dump_metadata(model))
 
     def end(self, target: Model, result: object) -> Json:
-        """Return the object in the version of the target.
-
-        Args:
-            target: the class that the function must return.
-            result: what it has returned.
+        """Return the object in the version of the target, which the function must return.
 
         Raises:
             ValueError: it has returned something else, or has changed what it must not.

@@ -1,8 +1,7 @@
 """Set labels, names, namespaces and owners of the objects that handlers create.
 
-Called by handlers on objects that they are about to send to the cluster: dicts, pydantic models,
-objects of pykube, models of the kubernetes clients, or iterables of these. Whatever is not given is
-taken from the object that is being handled (chapter "Hierarchies" of the manual).
+Objects are dicts, pydantic models, objects of pykube, models of the kubernetes clients, or
+iterables of these. What is not given is taken from the object that is being handled.
 """
 
 from __future__ import annotations

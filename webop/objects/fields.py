@@ -1,8 +1,7 @@
 """Fields of nested documents: how they are named, read, written and removed.
 
-The lowest module of the package: bodies, patches, diffs, storages and filters name their fields
-with it. A field is named by a dotted string or by a sequence of keys (chapter "Filtering" of the
-manual); keys that contain dots, such as most annotations, need a sequence.
+A field is named by a dotted string or by a sequence of keys (chapter "Filtering" of the manual);
+keys that contain dots, such as most annotations, need a sequence.
 """
 
 from __future__ import annotations
@@ -119,9 +118,6 @@ def remove(mutable: MutableMapping[str, Any], path: FieldPath) -> None:
     """Remove the field in place, and with it the parents that hold nothing any more.
 
     Nothing happens if it is not there.
-
-    Raises:
-        ValueError: the path is empty.
     """
     if not path:
         raise ValueError("Cannot remove the whole document. Name a field.")

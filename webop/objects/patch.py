@@ -1,9 +1,7 @@
 """Patches: the changes that handlers and webop make in an object.
 
-A handler gets an empty :class:`Patch` as the kwarg `patch` and fills it; the reactor adds its own
-progress and sends the whole as a JSON merge patch (RFC 7386) and, for the transformation functions
-of `patch.fns`, as a JSON patch (RFC 6902). The admission answers with a JSON patch for both kinds
-(chapters "Timers", "Daemons" and "Admission control" of the manual).
+The reactor sends them as a JSON merge patch (RFC 7386) and, for the functions of `patch.fns`, as a
+JSON patch (RFC 6902). The admission answers with a JSON patch for both kinds.
 """
 
 from __future__ import annotations
