@@ -187,11 +187,7 @@ class Feed:
 
 
 class Indexes(dict[str, ObjectIndex[Any, Any]]):
-    """The indexes of an operator by name, as handlers get them as arguments.
-
-    Args:
-        handlers: all index handlers of the operator; handlers with the same id share one index.
-    """
+    """The indexes of an operator by name; handlers with the same id share one index."""
 
     def __init__(self, handlers: Iterable[IndexHandler] = ()) -> None:
         super().__init__()

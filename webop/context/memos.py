@@ -45,15 +45,7 @@ class Memo(dict[Any, Any]):
 
 
 class Memos:
-    """The memos of all objects, by uid.
-
-    Args:
-        operator_memo: the memo of the operator; the memo of each object starts as a shallow copy
-            of it.
-
-    Raises:
-        ConfigurationError: the memo of the operator cannot be copied.
-    """
+    """The memos of all objects, by uid: each starts as a shallow copy of the operator's memo."""
 
     def __init__(self, operator_memo: Any) -> None:
         try:

@@ -29,14 +29,10 @@ Listener = Callable[[DaemonStoppingReason | None], None]
 
 
 class Pausing:
-    """The state of the operator, active or paused, and its tasks that work on objects.
-
-    Attributes:
-        fence: the end of the lease, if there is one; all work on objects ends there at the latest.
-    """
+    """The state of the operator, active or paused, and its tasks that work on objects."""
 
     def __init__(self) -> None:
-        self.fence: Fence | None = None
+        self.fence: Fence | None = None  # the end of the lease: all work on objects ends there
         self._reasons: dict[str, str] = {}
         self._listeners: list[Listener] = []
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -58,10 +54,7 @@ class Pausing:
         why: str,
         reason: DaemonStoppingReason = DaemonStoppingReason.OPERATOR_PAUSING,
     ) -> None:
-        """Start no new work on objects; running work can finish.
-
-        If the same caller pauses twice, the second reason replaces the first.
-        """
+        """Start no new work on objects; running work can finish."""
         was_active = self.is_active
         self._reasons[who] = why
         if was_active:

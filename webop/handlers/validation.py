@@ -74,12 +74,7 @@ def names_argument(fn: Callable[..., Any], name: str) -> bool:
 def check_signature(
     fn: Callable[..., Any], family: type[Handler], indexes: Iterable[str] = ()
 ) -> None:
-    """Check that a handler accepts its arguments; for a wrapped function, check the wrapper.
-
-    Raises:
-        TypeError: it does not accept an argument, so that each call would fail; or it is a
-            generator function, so that a call would not run its body.
-    """
+    """Check that a handler accepts its arguments; for a wrapped function, check the wrapper."""
     if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
         raise TypeError(
             f"The handler {_name(fn)} is a generator function: calling it would not run its body. "

@@ -10,7 +10,7 @@ import pydantic
 
 from webop.errors import ConfigurationError
 from webop.models.definitions import Column, Definition
-from webop.models.schema import Schema, build_schema, find_part, has_part
+from webop.models.schema import Schema, build_schema, find_part
 from webop.models.versions import find_hub, get_definition
 from webop.objects.resources import is_protected
 
@@ -159,7 +159,7 @@ def _find_type(path: str, schema: Schema) -> str:
 
 
 def _check_path(path: str, schema: Schema, model: type[pydantic.BaseModel]) -> str:
-    if not has_part(schema, [name for name in path.split(".") if name]):
+    if find_part(schema, [name for name in path.split(".") if name]) is None:
         raise ConfigurationError(
             f"{model.__qualname__} has no field {path!r}, which @webop.models.resource() names. "
             "Paths are those of JSON, such as '.spec.replicas'."

@@ -95,10 +95,7 @@ def dump_status(model: BaseModel) -> dict[str, Any]:
 def _refine(value: Any, dumped: Any, *, only_said: bool = False) -> Any:
     """Return a dumped value with its sets sorted: their order differs from process to process.
 
-    Args:
-        value: as its models have it.
-        dumped: the same as JSON.
-        only_said: whether to leave out the fields that its models do not say.
+    With ``only_said``, it lacks the fields that its models do not say.
     """
     if getattr(value, "__pydantic_root_model__", False):
         return _refine(value.root, dumped, only_said=only_said)

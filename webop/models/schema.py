@@ -226,11 +226,7 @@ def find_values(schema: Mapping[str, Any]) -> list[Any]:
 
 
 def build_schema(model: type[pydantic.BaseModel]) -> Schema:
-    """Build the structural schema of a class.
-
-    Raises:
-        ConfigurationError: Kubernetes cannot say what the class says.
-    """
+    """Build the structural schema of a class, or raise an error if it has none."""
     try:
         found = TypeAdapter(model).json_schema(mode="validation", schema_generator=_Generator)
     except (PydanticInvalidForJsonSchema, PydanticUserError) as exc:
@@ -556,23 +552,12 @@ def _name_type(value: Any) -> str:
 
 
 def find_part(schema: Schema, path: Sequence[str]) -> Schema | None:
-    """Return the schema of a field; None if it has none."""
+    """Return the schema of a field; an empty one for unknown fields that are kept, or else None."""
     for name in path:
         if name in schema.get("properties", {}):
             schema = schema["properties"][name]
         elif isinstance(schema.get("additionalProperties"), dict):
             schema = schema["additionalProperties"]
         else:
-            return None
+            return {} if schema.get(PRESERVE) else None
     return schema
-
-
-def has_part(schema: Schema, path: Sequence[str]) -> bool:
-    """Return whether a schema can have a field, also where it preserves unknown ones."""
-    for number in range(len(path)):
-        around = find_part(schema, path[:number])
-        if around is None or (
-            around.get(PRESERVE) and path[number] not in around.get("properties", {})
-        ):
-            return around is not None
-    return find_part(schema, path) is not None

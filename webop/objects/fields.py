@@ -99,9 +99,6 @@ def ensure(mutable: MutableMapping[str, Any], path: FieldPath, value: Any) -> No
     """Set the value at the path in place, creating the parents.
 
     A parent that is not a mapping gives way to one, as in a JSON merge patch (RFC 7386).
-
-    Raises:
-        ValueError: the path is empty: a document cannot be replaced in place.
     """
     if not path:
         raise ValueError("Cannot set the whole document. Name a field.")
