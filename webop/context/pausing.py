@@ -54,7 +54,10 @@ class Pausing:
         why: str,
         reason: DaemonStoppingReason = DaemonStoppingReason.OPERATOR_PAUSING,
     ) -> None:
-        """Start no new work on objects; running work can finish."""
+        """Start no new work on objects; running work can finish.
+
+        If the same caller pauses twice, the second reason replaces the first.
+        """
         was_active = self.is_active
         self._reasons[who] = why
         if was_active:

@@ -26,18 +26,6 @@ if TYPE_CHECKING:
     from webop.models.arguments import Argument
 
 
-def _convert(
-    wanted: Sequence[Argument],
-    arguments: dict[str, Any],
-    known: dict[Argument, Any],
-    *,
-    is_lenient: bool,
-) -> None:
-    from webop.models.arguments import convert_arguments  # noqa: PLC0415 - it imports pydantic
-
-    convert_arguments(wanted, arguments, known, is_lenient=is_lenient)
-
-
 @dataclass(kw_only=True)
 class Cause:
     """The common base of all causes."""
@@ -46,6 +34,8 @@ class Cause:
     recall: Callable[[], Any]  # most objects have no memo until a function is called for them
     indices: Mapping[str, Any] = field(default_factory=dict)
     _kwargs: dict[str, Any] | None = field(default=None, init=False, repr=False, compare=False)
+    # The models that all handlers of the cause share.
+    _fitted: dict[Argument, Any] | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def is_deleted(self) -> bool:
@@ -54,7 +44,10 @@ class Cause:
 
     def fit(self, wanted: Sequence[Argument], arguments: dict[str, Any]) -> None:
         """Replace arguments by their models, if the object fits them."""
-        _convert(wanted, arguments, {}, is_lenient=self.is_deleted)
+        from webop.models.arguments import convert_arguments  # noqa: PLC0415 - it imports pydantic
+
+        known = {} if self._fitted is None else self._fitted
+        convert_arguments(wanted, arguments, known, is_lenient=self.is_deleted)
 
     @property
     def kwargs(self) -> dict[str, Any]:
@@ -219,13 +212,9 @@ class ChangeCause(DiffCause):
 
     reason: Reason
     initial: bool = False  # whether it is older than the operator, and not resumed completely
-    _fitted: dict[Argument, Any] = field(
+    _fitted: dict[Argument, Any] | None = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
-
-    def fit(self, wanted: Sequence[Argument], arguments: dict[str, Any]) -> None:
-        """Replace arguments by their models, which all handlers share."""
-        _convert(wanted, arguments, self._fitted, is_lenient=self.is_deleted)
 
     def _build_kwargs(self) -> dict[str, Any]:
         kwargs = super()._build_kwargs()
