@@ -307,8 +307,8 @@ class Children:
                 kind for each in handler.owns for kind in each.select(self._view.resources)
             ):
                 if one.plural_name == place.kind:
-                    name = f"{resource.plural}.{resource.version}.{resource.group}".rstrip(".")
-                    problem = f"owns= has its kind in {one.version}: apply that, or own {name!r}."
+                    wanted = f"apply that, or own {resource.name!r}"
+                    problem = f"owns= has its kind in {one.version}: {wanted}."
         elif not reaches(self._namespace, handler, place):
             problem = "It is not in the namespace of its parent: say across_namespaces=True."
         elif place.namespace and served is not None and place.namespace not in served:

@@ -105,9 +105,7 @@ _check_criterion = must_be(
     where=lambda value: isinstance(value, str | MetaFilterToken) or _is_sync(value),
 )
 Criterion = Annotated[str | MetaFilterToken | Callable[..., bool], _check_criterion]
-Labels = Mapping[
-    Name, Annotated[str | MetaFilterToken | Callable[..., bool], _check_criterion, check_label]
-]
+Labels = Mapping[Name, Annotated[Criterion, check_label]]
 Expression = Annotated[str, must_be("a CEL expression that is not empty", str, str.strip)]
 RuleId = Annotated[
     str,
