@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-import math
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Annotated, Any, get_args
 
 from webop.objects.names import LABEL, SUBDOMAIN
 from webop.objects.rights import parse_right
-from webop.objects.typed_values import UnfitValueError, convert, must_be, number
+from webop.objects.typed_values import convert, is_number, must_be, number
 
 logger = logging.getLogger(__name__)
 
@@ -34,8 +34,6 @@ def parse(hint: Any, value: Any) -> Any:
     elif kind in (int, float) and isinstance(value, str):
         with suppress(ValueError):
             value = kind(value)
-    if isinstance(value, float) and not math.isfinite(value):
-        raise UnfitValueError("must be a finite number", value)
     return convert(hint, value)
 
 
@@ -87,24 +85,22 @@ def without_effect(name: str) -> Callable[[Any], Any]:
     return warn
 
 
-Seconds = Annotated[float, number(0)]
-Positive = Annotated[float, number(above=0)]
+_is_finite = must_be("a finite number", where=lambda value: value <= sys.float_info.max)
+Seconds = Annotated[float, number(0), _is_finite]
+Positive = Annotated[float, number(above=0), _is_finite]
 Count = Annotated[int, number(1, is_whole=True)]
 Delays = Annotated[float | Iterable[float], check_delays]
 Level = Annotated[
     int,
     _parse_level,
-    must_be("a number or the name of a level, such as 20 or INFO", int),
+    must_be("a number or the name of a level, such as 20 or INFO", int, is_number),
 ]
 Server = Annotated[
     Any, must_be("a webhook server, such as webop.WebhookServer(port=9443)", where=_is_server)
 ]
-Subdomain = (
-    Annotated[
-        str, must_be("a lower-case DNS name, such as auto.example.com", str, SUBDOMAIN.fullmatch)
-    ]
-    | None
-)
+_NAME = "a lower-case DNS name, such as auto.example.com"
+_is_name = must_be(_NAME, str, lambda value: not value or SUBDOMAIN.fullmatch(value))
+Subdomain = Annotated[str, _is_name] | None
 Label = Annotated[
     str,
     must_be(
