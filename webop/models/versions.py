@@ -16,7 +16,7 @@ import orjson
 
 from webop.errors import ConfigurationError
 from webop.models import structural
-from webop.models.definitions import Definition, find_definition, is_class, list_models
+from webop.models.definitions import Definition, find_definition, is_class, list_versions
 from webop.models.fitting import dump, fit
 from webop.objects.fields import Json
 from webop.objects.names import is_label_key, is_label_value
@@ -108,13 +108,11 @@ def collect_versions(converters: Iterable[C]) -> dict[str, Versions[C]]:
     grouped: dict[str, list[C]] = {}
     for converter in converters:
         grouped.setdefault(get_definition(converter.source).name, []).append(converter)
-    defined = [(model, get_definition(model)) for model in list_models()]
     versions = {}
     for name, several in grouped.items():
-        own = {each.version: model for model, each in defined if each.name == name}
-        for converter in several:
-            for model in (converter.source, converter.target):
-                own[get_definition(model).version] = model
+        used = [model for each in several for model in (each.source, each.target)]
+        models = (*list_versions(used[0]), *used)
+        own = {get_definition(model).version: model for model in models}
         versions[name] = kind = Versions[C](
             name, find_hub([*map(get_definition, own.values())]), own
         )
