@@ -135,16 +135,15 @@ def _build_column(
 ) -> dict[str, Any]:
     if _is_plain(column.path) and not column.path.startswith(".metadata."):
         _check_path(column.path, schema, model)
-    return _drop_empty(
-        {
-            "name": title,
-            "type": column.type or _find_type(column.path, schema),
-            "jsonPath": column.path,
-            "description": column.description,
-            "format": column.format,
-            "priority": column.priority,
-        }
-    )
+    fields = {
+        "name": title,
+        "type": column.type or _find_type(column.path, schema),
+        "jsonPath": column.path,
+        "description": column.description,
+        "format": column.format,
+        "priority": column.priority,
+    }
+    return _drop_empty(fields)
 
 
 def _find_type(path: str, schema: Schema) -> str:

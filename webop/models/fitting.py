@@ -68,7 +68,7 @@ def fit(annotation: type[T] | Any, value: Any, path: str = "") -> T:
 
 
 def dump(model: BaseModel, *, is_whole: bool = False) -> dict[str, Any]:
-    """Return a model as an object for the API server, without fields that are None if not whole."""
+    """Return a model as an object for the API server: whole, or without fields that are None."""
     dumped = model.model_dump(**FORM, exclude_none=not is_whole)
     found: dict[str, Any] = _refine(model, dumped)
     return found

@@ -392,9 +392,7 @@ class _Converter:
         for key in schema.get(LIST_KEYS, ()):
             part = items.get("properties", {}).get(key)
             if part is None or (key not in items.get("required", ()) and "default" not in part):
-                advice = (
-                    "must name a field of the items, in JSON, that is required or has a default"
-                )
+                advice = "must name a field of the items that is required or has a default"
                 self._refuse(path, f"ListKeys({key!r}) {advice}")
 
     def _make_atomic(self, items: Schema, path: tuple[str, ...]) -> None:
