@@ -61,10 +61,8 @@ from webop.handlers.validation import (
     check_converter,
     check_metadata_only,
     check_signature,
-    is_handler,
 )
-from webop.models.definitions import find_arguments, select_kind
-from webop.objects.resources import Selector
+from webop.models.definitions import find_arguments
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -415,19 +413,11 @@ def reconcile(*resource: ResourcePart, **options: Unpack[ReconcileOptions]) -> C
     if parsed.get("own_writes"):
         parsed.setdefault("min_interval", _OWN_INTERVAL)
     name, registry = parsed.pop("id", None), parsed.pop("registry", None)
-    if resource and is_handler(resource[0]):
-        raise TypeError(
-            "@webop.reconcile needs a kind in parentheses, such as "
-            "@webop.reconcile('databases.example.com')."
-        )
-    selector, model = parse_kind(resource, options)
-    watches = {_select_kind(kind): fn for kind, fn in parsed.pop("watches", {}).items()}
-    owns = tuple(map(_select_kind, parsed.pop("owns", ())))
-    reads = tuple(map(_select_kind, parsed.pop("reads", ())))
-    kept = tuple(map(_select_kind, parsed.pop("accumulates", ())))
-    former = tuple(map(_select_kind, parsed.pop("formerly_owns", ())))
-    for option, kinds in (("reads", reads), ("accumulates", kept)):
-        if others := [str(one) for one in kinds if one not in owns]:
+    selector, model = parse_kind("webop.reconcile", resource, options)
+    watches, owns = parsed.pop("watches", {}), parsed.get("owns", ())
+    reads, former = parsed.get("reads", ()), parsed.get("formerly_owns", ())
+    for option in ("reads", "accumulates"):
+        if others := [str(one) for one in parsed.get(option, ()) if one not in owns]:
             raise TypeError(f"{option}= has {others[0]}, which is not in owns=.")
     if others := [str(one) for one in former if one in owns]:
         raise TypeError(f"formerly_owns= has {others[0]}, which is in owns=.")
@@ -439,9 +429,7 @@ def reconcile(*resource: ResourcePart, **options: Unpack[ReconcileOptions]) -> C
         check_signature(fn, ReconcileHandler)
         full_id = build_id(fn, id=name)
         typed: dict[str, Any] = {"model": model, "arguments": find_arguments(fn, model)}
-        chosen = {"owns": owns, "reads": reads, "accumulates": kept, "formerly_owns": former}
-        more = {**chosen, **typed, **parsed}
-        mine = ReconcileHandler(id=full_id, fn=fn, selector=selector, **more)
+        mine = ReconcileHandler(id=full_id, fn=fn, selector=selector, **typed, **parsed)
         _append(mine, registry)
         for kind in (*owns, *former):
             key = f"{full_id}/{kind}"
@@ -454,12 +442,6 @@ def reconcile(*resource: ResourcePart, **options: Unpack[ReconcileOptions]) -> C
         return fn
 
     return decorator
-
-
-def _select_kind(kind: Any) -> Selector:
-    if isinstance(kind, str | type):
-        return select_kind(kind)
-    raise TypeError(f"A kind must be a name such as 'deployments.apps', or a model, got {kind!r}.")
 
 
 @spell_out()
@@ -552,12 +534,8 @@ def _register(
     if label == "change":
         label = "resume" if "initial" in fixed else "field"
     parsed = {**parse_options(f"{label} handlers", options, known), **fixed}
-    if resource and is_handler(resource[0]):
-        module = "webop" if label in ("index", "daemon", "timer") else "webop.on"
-        path = f"@{module}.{label!s}"
-        text = f"{path} needs a kind in parentheses, such as {path}('databases.example.com')."
-        raise TypeError(text)
-    selector, model = parse_kind(resource, options)
+    module = "webop" if label in ("index", "daemon", "timer") else "webop.on"
+    selector, model = parse_kind(f"{module}.{label!s}", resource, options)
     name, registry = parsed.pop("id", None), parsed.pop("registry", None)
     if operation := parsed.pop("operation", None):
         parsed["operations"] = frozenset({operation})

@@ -1,8 +1,5 @@
 """The store of the children of reconcilers: which there are, and whom their changes call.
 
-Flow of events: watch → :class:`webop.reactor.stream.Stream` → :meth:`ChildStore.note` → the
-parent is called again.
-
 A child has the name of its operator, the uid of its parent and the id of its reconciler in labels,
 by which it is found. An annotation has a digest of where it is and of what was applied: a copy of a
 child is none.
@@ -102,36 +99,22 @@ class Child:
     - Only applied: ``fields`` is None, and it counts as unchanged.
     - Only shown, as after the start: ``unchecked`` are compared with what is applied next.
     - Both: others have changed it if ``fields`` differ from ``applied_fields``.
-
-    Attributes:
-        uid: its own.
-        owner: the uid of its parent.
-        reconciler: the label of the reconciler that applied it.
-        controller: the uid of the owner that manages it, if it has one.
-        version: its resource version.
-        digest: of what was applied last.
-        is_deleting: whether it is being deleted.
-        is_former: whether it does not name its operator, as before these had names: it can be that
-            of another one.
-        fields: a digest of the fields that belong to the reconciler; None if only the response to
-            the last apply has shown the child.
-        applied_fields: the same right after the last apply; None if that was before the start.
-        unchecked: these fields as text, as long as it is not known what belongs to the last apply.
-        raw: the object, if its kind is read.
     """
 
     uid: str
-    owner: str
-    reconciler: str
-    controller: str | None
+    owner: str  # the uid of its parent
+    reconciler: str  # the label of the reconciler that applied it
+    controller: str | None  # the uid of the owner that manages it
     version: str
-    digest: str
+    digest: str  # of what was applied last
     is_deleting: bool
-    is_former: bool
+    is_former: bool  # it does not name its operator, as before these had names
+    # A digest of the fields that belong to the reconciler; None if only the response to the last
+    # apply has shown the child.
     fields: str | None = None
-    applied_fields: str | None = None
-    unchecked: bytes | None = None
-    raw: Json | None = None
+    applied_fields: str | None = None  # the same after the last apply; None before one
+    unchecked: bytes | None = None  # these fields, if what belongs to the last apply is unknown
+    raw: Json | None = None  # if its kind is read
 
     @property
     def known_raw(self) -> Json | None:
@@ -219,11 +202,7 @@ class ChildStore:
             self._remove(place, child)
 
     def call_named(self, handler_id: str, found: Any, kind: str, namespace: str | None) -> None:
-        """Call a reconciler for the objects that a function of ``watches=`` has named.
-
-        Raises:
-            TypeError: these are no names.
-        """
+        """Call a reconciler for the objects that a function of ``watches=`` has named."""
         for one in _list_names(found, namespace):
             parent = self._named.get((handler_id, *one)) or self._named.get(
                 (handler_id, None, one[1])

@@ -1,8 +1,4 @@
-"""The argument ``children``: how a reconciler changes its children, and looks at them.
-
-Flow: the user's function → :meth:`Children.apply` → the client; the children that there are
-come from :mod:`webop.context.child_store`.
-"""
+"""The argument ``children``: how a reconciler changes its children, and looks at them."""
 
 from __future__ import annotations
 
@@ -311,8 +307,8 @@ class Children:
                 kind for each in handler.owns for kind in each.select(self._view.resources)
             ):
                 if one.plural_name == place.kind:
-                    name = f"{resource.plural}.{resource.version}.{resource.group}".rstrip(".")
-                    problem = f"owns= has its kind in {one.version}: apply that, or own {name!r}."
+                    wanted = f"apply that, or own {resource.name!r}"
+                    problem = f"owns= has its kind in {one.version}: {wanted}."
         elif not reaches(self._namespace, handler, place):
             problem = "It is not in the namespace of its parent: say across_namespaces=True."
         elif place.namespace and served is not None and place.namespace not in served:
@@ -335,11 +331,7 @@ class Children:
     async def _claim(
         self, resource: Resource, place: Place, label: str, *, adopt: bool
     ) -> Json | None:
-        """Return the child at a place that is not known, if an apply can take fields of others.
-
-        Raises:
-            ChildConflictError: there is an object, and it is no child of this one.
-        """
+        """Return the child at a place that is not known, if an apply can take fields of others."""
         if (found := await self._read(resource, place)) is None:
             return None
         meta = found["metadata"]
@@ -419,11 +411,7 @@ class Children:
     async def _write(
         self, content: Json, label: str, *, is_forced: bool
     ) -> tuple[Json, builtins.list[Json]]:
-        """Apply a child; take the fields of others only if they have changed it.
-
-        Returns:
-            The child, and the conflicts about the fields of others.
-        """
+        """Apply a child; return it, and the conflicts about fields of others that were taken."""
         manager = self._name_manager(label)
         try:
             return await self._client.apply(content, field_manager=manager), []
@@ -667,12 +655,6 @@ class Children:
                 raise TemporaryError(text, delay=_ABSENCE_DELAY) from exc
 
     def _find(self, api_version: Any, kind: Any) -> Resource:
-        """Return the kind of an object.
-
-        Raises:
-            ConfigurationError: the object does not name it.
-            TemporaryError: the cluster does not have it yet.
-        """
         if not (api_version and kind):
             raise ConfigurationError("A child needs its apiVersion and its kind.")
         if (resource := self._view.find_kind(api_version, kind)) is not None:
@@ -681,12 +663,7 @@ class Children:
         raise TemporaryError(text, delay=_ABSENCE_DELAY)
 
     def _select(self, kind: str | type[BaseModel]) -> Resource:
-        """Return an owned kind.
-
-        Raises:
-            ConfigurationError: it is not owned, so webop does not know its children.
-            TemporaryError: the cluster does not have it yet.
-        """
+        """Return an owned kind: webop does not know the children of others."""
         selector = select_kind(kind)
         found = [*selector.find_candidates(self._view.resources)]
         if len(found) != 1:
@@ -739,11 +716,7 @@ class SyncChildren:
 
 
 def _dump(child: Mapping[str, Any] | BaseModel) -> Json:
-    """Return what a child says; models in a mapping count, too.
-
-    Raises:
-        ValueError: JSON cannot represent it.
-    """
+    """Return what a child says; models in a mapping count, too."""
     if is_instance(child):
         return dump_set(child)
     try:

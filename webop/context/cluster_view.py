@@ -9,18 +9,12 @@ from webop.objects.resources import Resource, Selector
 
 
 class ClusterView:
-    """The known resources; empty until discovery has run.
-
-    Attributes:
-        namespaces: the served namespaces; None for all, and before they are known.
-        groups: API groups to discover even if no handler needs them.
-        served_groups: all API groups of the cluster, discovered or not.
-    """
+    """The known resources; empty until discovery has run."""
 
     def __init__(self) -> None:
-        self.namespaces: frozenset[str] | None = None
-        self.groups: frozenset[str] = frozenset()
-        self.served_groups: frozenset[str] = frozenset()
+        self.namespaces: frozenset[str] | None = None  # None for all, and before they are known
+        self.groups: frozenset[str] = frozenset()  # to discover even if no handler needs them
+        self.served_groups: frozenset[str] = frozenset()  # all of the cluster, discovered or not
         self._resources: Mapping[Resource, Resource] = {}
         self._by_kind: Mapping[tuple[str, str | None], Resource] = {}
         self._by_plural: Mapping[str, Resource] = {}

@@ -187,11 +187,7 @@ class Feed:
 
 
 class Indexes(dict[str, ObjectIndex[Any, Any]]):
-    """The indexes of an operator by name, as handlers get them as arguments.
-
-    Args:
-        handlers: all index handlers of the operator; handlers with the same id share one index.
-    """
+    """The indexes of an operator by name; handlers with the same id share one index."""
 
     def __init__(self, handlers: Iterable[IndexHandler] = ()) -> None:
         super().__init__()
@@ -203,11 +199,7 @@ class Indexes(dict[str, ObjectIndex[Any, Any]]):
                 self._feeds[handler.key] = Feed(index, number)
 
     def feed_of(self, handler: IndexHandler) -> Feed:
-        """Return the feed of a handler.
-
-        Raises:
-            KeyError: the indexes were created without this handler.
-        """
+        """Return the feed of a handler."""
         return self._feeds[handler.key]
 
     def discard(self, uid: str, feeds: Iterable[Feed] | None = None) -> None:
@@ -231,15 +223,8 @@ async def index_object(
     object.
 
     Guarantees: no error of a handler or of a filter leaves this function or prevents calls of other
-    handlers. The patch of the cause is not applied.
-
-    Args:
-        handlers: the index handlers of the resource.
-        cause: of the calls.
-        uid: of the object.
-        indexes: of the operator.
-        options: of the calls.
-        is_wanted: returns whether the object is still indexed; else results are dropped.
+    handlers. The patch of the cause is not applied. Results for objects that are not wanted any
+    more are dropped.
     """
     for feed, handler in _choose(handlers, cause, indexes).items():
         if handler is None:

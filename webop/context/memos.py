@@ -45,15 +45,7 @@ class Memo(dict[Any, Any]):
 
 
 class Memos:
-    """The memos of all objects, by uid.
-
-    Args:
-        operator_memo: the memo of the operator; the memo of each object starts as a shallow copy
-            of it.
-
-    Raises:
-        ConfigurationError: the memo of the operator cannot be copied.
-    """
+    """The memos of all objects, by uid: each starts as a shallow copy of the operator's memo."""
 
     def __init__(self, operator_memo: Any) -> None:
         try:
@@ -81,9 +73,7 @@ class Memos:
         webop does not notice the deletion of objects that it does not watch. So it limits the
         number of memos that it knows from reviews only, and drops the least recently used.
 
-        Args:
-            uid: of the object; None while it is being created: the memo is temporary then.
-            limit: the number of memos of objects that are not watched.
+        The memo is temporary for objects that are being created, and have no uid yet.
         """
         if not uid:
             return copy.copy(self.operator_memo)

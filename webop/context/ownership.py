@@ -35,20 +35,13 @@ class Follower(Protocol):
 
 
 class Ownership:
-    """The shards of this replica.
-
-    Attributes:
-        is_divided: whether replicas divide the objects; otherwise, all belong to this one.
-        owned: the shards of this replica.
-        leaving: those of them that it is about to give up.
-        seconds: how long its objects have had turns, by shard.
-    """
+    """The shards of this replica."""
 
     def __init__(self) -> None:
-        self.is_divided = False
+        self.is_divided = False  # then all objects belong to this replica
         self.owned = frozenset[int]()
-        self.leaving = frozenset[int]()
-        self.seconds: defaultdict[int, float] = defaultdict(float)
+        self.leaving = frozenset[int]()  # those of them that it is about to give up
+        self.seconds: defaultdict[int, float] = defaultdict(float)  # of turns, by shard
         self._has_namespaces = False
         self._undivided: tuple[Selector, ...] = ()
         self._followers: list[Follower] = []

@@ -29,14 +29,10 @@ Listener = Callable[[DaemonStoppingReason | None], None]
 
 
 class Pausing:
-    """The state of the operator, active or paused, and its tasks that work on objects.
-
-    Attributes:
-        fence: the end of the lease, if there is one; all work on objects ends there at the latest.
-    """
+    """The state of the operator, active or paused, and its tasks that work on objects."""
 
     def __init__(self) -> None:
-        self.fence: Fence | None = None
+        self.fence: Fence | None = None  # the end of the lease: all work on objects ends there
         self._reasons: dict[str, str] = {}
         self._listeners: list[Listener] = []
         self._tasks: set[asyncio.Task[Any]] = set()

@@ -1,6 +1,5 @@
 """Declare rules that API servers apply themselves: ``webop.rule``.
 
-Flow: :func:`rule` checks the options and the expression at import; the registry holds the rules;
 ``webop manifests`` writes them (:mod:`webop.admission.configurations.policies`). The operator never
 reads them.
 """
@@ -87,7 +86,7 @@ def rule(*resource: ResourcePart, **options: Unpack[RuleOptions]) -> Rule:
     text = _TEXT.sub("", next(parsed[name] for name in _PARTS if name in parsed))
     texts = [text, *(_TEXT.sub("", one.expression) for one in parsed.get("match_conditions", ()))]
     _check_names(parsed, texts)
-    selector, model = parse_kind(resource, options)
+    selector, model = parse_kind("webop.rule", resource, options)
     if not selector.is_specific:
         raise TypeError(f"webop.rule() requires one kind, got {selector}.")
     # Of other subresources, the object is another one, such as a Scale.
@@ -134,9 +133,9 @@ def _can_be_null(name: str, text: str) -> bool:
 
 
 def _check_names(options: dict[str, Any], texts: list[str]) -> None:
-    """Check that an expression without its texts and comments has the objects that it reads.
+    """Check that an expression and its conditions, without texts, have the objects they read.
 
-    Its conditions follow. By default, it is for updates only if it needs the old object.
+    By default, a rule is for updates only if it needs the old object.
     """
     text = texts[0]
     names = {name for one in texts for name in _find_names(one)}

@@ -26,32 +26,16 @@ if TYPE_CHECKING:
     from webop.models.arguments import Argument
 
 
-def _convert(
-    wanted: Sequence[Argument],
-    arguments: dict[str, Any],
-    known: dict[Argument, Any],
-    *,
-    is_lenient: bool,
-) -> None:
-    from webop.models.arguments import convert_arguments  # noqa: PLC0415 - it imports pydantic
-
-    convert_arguments(wanted, arguments, known, is_lenient=is_lenient)
-
-
 @dataclass(kw_only=True)
 class Cause:
-    """The common base of all causes.
-
-    Attributes:
-        logger: for messages about the object, or the activity.
-        recall: returns the memo; most objects have none until a function is called for them.
-        indices: the indexes, by their names.
-    """
+    """The common base of all causes."""
 
     logger: Any
-    recall: Callable[[], Any]
+    recall: Callable[[], Any]  # most objects have no memo until a function is called for them
     indices: Mapping[str, Any] = field(default_factory=dict)
     _kwargs: dict[str, Any] | None = field(default=None, init=False, repr=False, compare=False)
+    # The models that all handlers of the cause share.
+    _fitted: dict[Argument, Any] | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def is_deleted(self) -> bool:
@@ -59,12 +43,11 @@ class Cause:
         return False
 
     def fit(self, wanted: Sequence[Argument], arguments: dict[str, Any]) -> None:
-        """Replace arguments by their models.
+        """Replace arguments by their models, if the object fits them."""
+        from webop.models.arguments import convert_arguments  # noqa: PLC0415 - it imports pydantic
 
-        Raises:
-            MisfitError: the object does not fit its model.
-        """
-        _convert(wanted, arguments, {}, is_lenient=self.is_deleted)
+        known = {} if self._fitted is None else self._fitted
+        convert_arguments(wanted, arguments, known, is_lenient=self.is_deleted)
 
     @property
     def kwargs(self) -> dict[str, Any]:
@@ -225,22 +208,13 @@ class DiffCause(ResourceCause):
 
 @dataclass(kw_only=True)
 class ChangeCause(DiffCause):
-    """A detected change of an object, for ``@on.create`` and the like.
-
-    Attributes:
-        reason: what happened.
-        initial: whether the object is older than the operator and has not been resumed completely.
-    """
+    """A detected change of an object, for ``@on.create`` and the like."""
 
     reason: Reason
-    initial: bool = False
-    _fitted: dict[Argument, Any] = field(
+    initial: bool = False  # whether it is older than the operator, and not resumed completely
+    _fitted: dict[Argument, Any] | None = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
-
-    def fit(self, wanted: Sequence[Argument], arguments: dict[str, Any]) -> None:
-        """Replace arguments by their models, which all handlers share."""
-        _convert(wanted, arguments, self._fitted, is_lenient=self.is_deleted)
 
     def _build_kwargs(self) -> dict[str, Any]:
         kwargs = super()._build_kwargs()
@@ -290,11 +264,7 @@ class WebhookCause(DiffCause):
         return self.operation == "DELETE" or super().is_deleted
 
     def fit(self, wanted: Sequence[Argument], arguments: dict[str, Any]) -> None:
-        """Replace arguments by their models.
-
-        Raises:
-            AdmissionError: the object does not fit its model: the request is denied.
-        """
+        """Replace arguments by their models; deny the request if the object does not fit."""
         try:
             super().fit(wanted, arguments)
         except MisfitError as exc:

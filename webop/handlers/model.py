@@ -1,7 +1,6 @@
 """Handlers: frozen records of functions and of when to call them.
 
-:mod:`webop.on` builds them, :mod:`webop.handlers.registry` holds them,
-:mod:`webop.handlers.filters` selects them for a cause, :mod:`webop.calls.execution` calls them.
+:mod:`webop.on` builds them, :mod:`webop.calls.execution` calls them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The options of decorators: types, checks and meanings, in one place.
 
-Type checkers and editors read the TypedDicts, :mod:`webop.handlers.option_values` checks the values
+Type checkers and editors read the TypedDicts, :mod:`webop.objects.typed_values` checks the values
 at import, and ``docs/reference/api/handlers.md`` is generated from the texts. Mistakes raise
 ``TypeError`` and ``ValueError``, as in any wrong call; the messages name the option and the remedy.
-The defaults are in :mod:`webop.handlers.model`. Used by :mod:`webop.on`.
+The defaults are in :mod:`webop.handlers.model`.
 """
 
 from __future__ import annotations
@@ -25,19 +25,20 @@ from typing import (
 )
 
 from webop.handlers.model import ErrorsMode, MetaFilterToken
-from webop.handlers.option_values import convert, is_number, must_be, number
 from webop.handlers.registry import OperatorRegistry
 from webop.handlers.retries import Backoff
+from webop.handlers.validation import is_handler
 from webop.handlers.webhook_options import (
     MatchConditions,
     Name,
     NamespaceSelector,
     check_label,
 )
-from webop.models.definitions import build_selector, find_class
+from webop.models.definitions import build_selector, find_class, select_kind
 from webop.objects.fields import FieldSpec, parse_field
 from webop.objects.names import SUBDOMAIN
 from webop.objects.resources import Marker, Selector, SelectorNames, parse_selector
+from webop.objects.typed_values import UnfitValueError, convert, is_number, must_be, number
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -69,26 +70,28 @@ def _is_delay(value: object) -> bool:
     return callable(value) or _is_positive(value)
 
 
-def _check_field(value: Any, _: str) -> Any:
-    return parse_field(value)
+def _check_fields(value: Any) -> tuple[Any, ...]:
+    return tuple(map(parse_field, convert(Collection[Any], value)))
 
 
-def _check_fields(value: Any, place: str) -> tuple[Any, ...]:
-    return tuple(map(parse_field, convert(Collection[Any], value, place)))
+def _select_kind(kind: Any) -> Selector:
+    if isinstance(kind, str | type):
+        return select_kind(kind)
+    raise TypeError(f"A kind must be a name such as 'deployments.apps', or a model, got {kind!r}.")
 
 
-def _check_operations(value: Any, place: str) -> frozenset[str]:
-    return frozenset(convert(Collection[Operation], value, place))
+def _check_operations(value: Any) -> frozenset[str]:
+    return frozenset(convert(Collection[Operation], value))
 
 
 Id = Annotated[str, must_be("a string that is not empty", str, bool)]
 Flag = Annotated[bool, must_be("True or False", bool)]
-Number = Annotated[int | float, number()]
+Number = Annotated[int | float, number(0)]
 Pause = Annotated[
     int | float | Sequence[float] | Backoff,
     must_be("a number from 0 on, a list of them, or a webop.Backoff", where=_is_pause),
 ]
-Count = Annotated[int, number(is_whole=True)]
+Count = Annotated[int, number(0, is_whole=True)]
 Delay = Annotated[
     int | float | Callable[..., float],
     must_be("a number from 0 on, or a function", where=_is_delay),
@@ -102,9 +105,7 @@ _check_criterion = must_be(
     where=lambda value: isinstance(value, str | MetaFilterToken) or _is_sync(value),
 )
 Criterion = Annotated[str | MetaFilterToken | Callable[..., bool], _check_criterion]
-Labels = Mapping[
-    Name, Annotated[str | MetaFilterToken | Callable[..., bool], _check_criterion, check_label]
-]
+Labels = Mapping[Name, Annotated[Criterion, check_label]]
 Expression = Annotated[str, must_be("a CEL expression that is not empty", str, str.strip)]
 RuleId = Annotated[
     str,
@@ -114,10 +115,12 @@ RuleId = Annotated[
         lambda value: len(value) <= 128 and SUBDOMAIN.fullmatch(value),
     ),
 ]
-FieldPath = Annotated[FieldSpec, _check_field]
+FieldPath = Annotated[FieldSpec, parse_field]
+Kind = Annotated[Any, _select_kind]
 Kinds = Annotated[
     list[Any] | tuple[Any, ...],
     must_be("a list of kinds, such as ['deployments.apps']", list | tuple),
+    lambda kinds: tuple(map(_select_kind, kinds)),
 ]
 Operation = Literal["CREATE", "UPDATE", "DELETE", "CONNECT"]
 # Names for the types, since help() shows them.
@@ -282,7 +285,7 @@ class ReconcileOptions(CommonOptions, MetaOptions, KindOptions, SelectorNames, t
     by ``children.delete()``"""
     formerly_owns: Kinds | None
     """Kinds that were in ``owns`` before: ``prune()`` and ``delete_all()`` delete what is left"""
-    watches: Mapping[Any, Callable[..., Any]] | None
+    watches: Mapping[Kind, Callable[..., Any]] | None
     """Functions by other kinds, named as in ``owns``. Each gets the arguments of an event handler,
     and returns the names of the objects to reconcile; ``(namespace, name)`` for another
     namespace"""
@@ -408,7 +411,7 @@ def spell_out(*required: str, **defaults: Any) -> Callable[[F], F]:
 
 
 def parse_kind(
-    parts: tuple[ResourcePart, ...], options: Mapping[str, Any]
+    decorator: str, parts: tuple[ResourcePart, ...], options: Mapping[str, Any]
 ) -> tuple[Selector, type[BaseModel] | None]:
     """Return the kind that a decorator names, and its class if it names one.
 
@@ -416,6 +419,11 @@ def parse_kind(
         TypeError: this is no kind.
         ConfigurationError: the class does not say of which kind it is.
     """
+    if parts and is_handler(parts[0]):
+        raise TypeError(
+            f"@{decorator} needs a kind in parentheses, such as "
+            f"@{decorator}('databases.example.com')."
+        )
     keywords: Any = {key: options.get(key) for key in SELECTOR_KEYS}
     model = find_class(parts, keywords)
     selector = parse_selector(*parts, **keywords) if model is None else build_selector(model)
@@ -425,11 +433,6 @@ def parse_kind(
 def parse_options(owner: str, options: Mapping[str, Any], known: Any) -> dict[str, Any]:
     """Return the options as attributes of a handler; None means the default.
 
-    Args:
-        owner: such as "create handlers", for the messages.
-        options: by name.
-        known: the TypedDict of the allowed options.
-
     Raises:
         TypeError: an option is unknown or of a wrong type, or two of them conflict.
         ValueError: an option has an invalid value.
@@ -437,7 +440,7 @@ def parse_options(owner: str, options: Mapping[str, Any], known: Any) -> dict[st
     check_names(owner, options, known)
     given = {k: v for k, v in options.items() if k not in SELECTOR_KEYS and v is not None}
     hints = _find_hints(known)
-    parsed = {name: convert(hints[name], value, name) for name, value in given.items()}
+    parsed = {name: _convert(name, hints[name], value) for name, value in given.items()}
     for one, other in _EXCLUSIVE:
         if one in given and other in given:
             raise TypeError(f"{one}= and {other}= exclude each other.")
@@ -447,17 +450,20 @@ def parse_options(owner: str, options: Mapping[str, Any], known: Any) -> dict[st
     return parsed
 
 
+def _convert(name: str, hint: Any, value: Any) -> Any:
+    try:
+        return convert(hint, value)
+    except UnfitValueError as exc:
+        raise exc.build(name) from None
+
+
 @functools.cache
 def _find_hints(known: Any) -> dict[str, Any]:
     return get_type_hints(known, include_extras=True)
 
 
 def check_names(owner: str, options: Iterable[str], known: Any) -> None:
-    """Check that all options are known, as in :func:`parse_options`.
-
-    Raises:
-        TypeError: some are unknown; the message suggests similar names.
-    """
+    """Check that all options are known; the message about others suggests similar names."""
     names = known.__annotations__
     problems = []
     for option in options:

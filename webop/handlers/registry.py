@@ -33,36 +33,7 @@ H = TypeVar("H", bound=Handler)
 
 
 class ResourceHandlers:
-    """The handlers of one resource by family, sorted once instead of at each event.
-
-    Attributes:
-        everything: the handlers of all families.
-        extra_fields: the fields that handlers are for.
-        metadata_only: whether no handler needs more than the metadata of objects.
-        reports_misfits: whether the conditions of objects say that these do not fit their model.
-        uses_finalizers: whether any handler can need the finalizer.
-        has_only_children: whether the kind matters only as that of children.
-        reads_children: whether a reconciler reads its children of the kind.
-    """
-
-    __slots__ = (
-        "_fields",
-        "background",
-        "changes",
-        "children",
-        "events",
-        "everything",
-        "extra_fields",
-        "has_models",
-        "has_only_children",
-        "indexers",
-        "looks_at_anything",
-        "metadata_only",
-        "reads_children",
-        "reconcilers",
-        "reports_misfits",
-        "uses_finalizers",
-    )
+    """The handlers of one resource by family, sorted once instead of at each event."""
 
     def __init__(self, handlers: Iterable[ResourceHandler]) -> None:
         everything = self.everything = list(handlers)
@@ -74,11 +45,8 @@ class ResourceHandlers:
         self.children = _select_of(ChildHandler, everything)
         self.reads_children = not all(handler.metadata_only for handler in self.children)
         self.has_only_children = bool(everything) and len(self.children) == len(everything)
-        self.extra_fields: frozenset[FieldPath] = frozenset(
-            handler.field
-            for handler in (*self.events, *self.changes, *self.background)
-            if handler.field
-        )
+        fields = (each.field for each in (*self.events, *self.changes, *self.background))
+        self.extra_fields: frozenset[FieldPath] = frozenset(filter(None, fields))
         self._fields = {handler.id: handler.field for handler in self.changes if handler.field}
         self.metadata_only = bool(everything) and all(each.metadata_only for each in everything)
         self.uses_finalizers = any(
@@ -89,7 +57,7 @@ class ResourceHandlers:
         self.looks_at_anything = any(each.when or each.annotations for each in observing)
         self.has_models = any(each.arguments for each in observing)
         models = {handler.model for handler in everything if handler.model is not None}
-        self.reports_misfits = False
+        self.reports_misfits = False  # by conditions of objects that do not fit their model
         if models:
             from webop.models.annotations import has_conditions  # noqa: PLC0415 - pydantic
 
@@ -98,8 +66,7 @@ class ResourceHandlers:
     def select_changes(self, cause: ChangeCause) -> list[ChangeHandler]:
         """Return the handlers to call for a change, in order of declaration.
 
-        Each pair of a function and an id occurs once. If it is declared both for
-        resuming and for the reason of the cause, the latter counts.
+        Each pair of a function and an id occurs once, and not for resuming if there is another.
         """
         chosen: dict[tuple[Any, str], ChangeHandler] = {}
         reason = cause.reason

@@ -1,7 +1,7 @@
 """The flag that asks daemons and timers to stop (kwarg ``stopped``).
 
-Each running daemon or timer has a :class:`Stopper`, which the reactor sets. The handler gets a
-:class:`DaemonStopped`: in sync daemons its ``wait()`` blocks, in async ones it must be awaited.
+Each running daemon or timer has a :class:`Stopper`, which the reactor sets; the handler gets a
+:class:`DaemonStopped`.
 """
 
 from __future__ import annotations

@@ -74,12 +74,7 @@ def names_argument(fn: Callable[..., Any], name: str) -> bool:
 def check_signature(
     fn: Callable[..., Any], family: type[Handler], indexes: Iterable[str] = ()
 ) -> None:
-    """Check that a handler accepts its arguments; for a wrapped function, check the wrapper.
-
-    Raises:
-        TypeError: it does not accept an argument, so that each call would fail; or it is a
-            generator function, so that a call would not run its body.
-    """
+    """Check that a handler accepts its arguments; for a wrapped function, check the wrapper."""
     if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
         raise TypeError(
             f"The handler {_name(fn)} is a generator function: calling it would not run its body. "
@@ -108,11 +103,7 @@ def check_signature(
 
 
 def check_converter(fn: Callable[..., Any]) -> None:
-    """Check that a function between versions takes one argument.
-
-    Raises:
-        TypeError: it does not, or is a generator function.
-    """
+    """Check that a function between versions takes one argument, and is no generator function."""
     if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
         raise TypeError(f"The converter {_name(fn)} is a generator function: replace yield.")
     try:
@@ -127,11 +118,7 @@ def check_converter(fn: Callable[..., Any]) -> None:
 
 
 def check_metadata_only(handler: ResourceHandler) -> None:
-    """Check that a handler which gets only the metadata of objects, and its filters, need no more.
-
-    Raises:
-        TypeError: they name something else.
-    """
+    """Check that a handler with only the metadata of objects, and its filters, need no more."""
     if handler.field and handler.field[0] != "metadata":
         field = ".".join(handler.field)
         raise TypeError(

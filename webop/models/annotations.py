@@ -54,15 +54,7 @@ def _iterate_fields(
 
 
 def build(annotation: Any, rebuild: Callable[[], object]) -> None:
-    """Build the validators of a type.
-
-    Args:
-        annotation: the class, or another type that contains classes.
-        rebuild: builds them.
-
-    Raises:
-        ConfigurationError: it is impossible; the message names the class and the field.
-    """
+    """Build the validators of a type; an error about it names the class and the field."""
     try:
         rebuild()
     except Exception as exc:
@@ -97,12 +89,7 @@ def _explain(exc: Exception) -> str:
 
 
 def check_fields(model: Model) -> None:
-    """Check that what is read of an object is written under the same name.
-
-    Raises:
-        ConfigurationError: a field is read from one name and written to another one, or is never
-            written; objects that are read and written again would lose it.
-    """
+    """Check that what is read of an object is written under the same name, or it would be lost."""
     for owner, name, info in _iterate_fields(model):
         place = f"{owner.__qualname__}.{name}"
         if info.exclude:

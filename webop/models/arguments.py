@@ -10,6 +10,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, get_origin, get_type_hints
 
@@ -25,19 +26,11 @@ SOURCES: Final = ("body", "spec", "status", "meta", "old", "new")
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """An argument that is a model.
-
-    Attributes:
-        name: of the parameter.
-        source: the argument that it is made of: one of :data:`SOURCES`.
-        part: of ``old`` or ``new``: "spec" or "status"; empty for all of it.
-        annotation: what it becomes.
-        is_optional: whether it can be None.
-    """
+    """An argument that is a model."""
 
     name: str
-    source: str
-    part: str
+    source: str  # the argument that it is made of: one of SOURCES
+    part: str  # of "old" or "new": "spec" or "status"; empty for all of it
     annotation: Any
     is_optional: bool
 
@@ -47,11 +40,7 @@ class Argument:
         return value.get(self.part) if self.part and value is not None else value
 
     def convert(self, arguments: Mapping[str, Any]) -> Any:
-        """Return the model.
-
-        Raises:
-            MisfitError: the object does not fit.
-        """
+        """Return the model."""
         value = self.find(arguments)
         if value is None and (self.is_optional or self.source in ("old", "new")):
             return None
@@ -80,16 +69,13 @@ def parse_arguments(
     annotations = getattr(function, "__annotations__", None) or {}
     if not annotations:
         return ()
-    hints: dict[str, Any] = {}
-    for name in annotations:
-        if name == "return":
-            continue
-        if name in SOURCES or model is not None:
-            is_needed = name in SOURCES and model is not None
-            hints[name] = _evaluate(function, name, is_needed=is_needed)
     parts = {} if model is None else _list_parts(model)
     found = []
-    for name, annotation in hints.items():
+    for name in annotations:
+        if name == "return" or not (name in SOURCES or model):
+            continue
+        is_needed = name in SOURCES and model is not None
+        annotation = _evaluate(function, name, is_needed=is_needed)
         plain, is_optional = split_optional(_strip(annotation))
         if not any(iterate_classes(plain)):
             continue
@@ -116,11 +102,7 @@ def parse_arguments(
 def _check_part(
     name: str, kind: Any, model: type[pydantic.BaseModel] | None, function: Any
 ) -> None:
-    """Check that a part of an object does not have the class of a kind: no object would fit.
-
-    Raises:
-        TypeError: it has; the message names the class of the part.
-    """
+    """Check that a part of an object does not have the class of a kind: no object would fit."""
     is_whole = is_model(kind) and (kind is model or find_definition(kind) is not None)
     if not is_whole or name not in ("spec", "status", "meta"):
         return
@@ -160,9 +142,6 @@ def convert_arguments(
         known: models that other handlers have got; new ones are added.
         is_lenient: whether an object that does not fit stays a mapping. A former state does so
             always: an older version of the model may have accepted it.
-
-    Raises:
-        MisfitError: the object does not fit.
     """
     converted = {}
     for argument in wanted:
@@ -209,8 +188,9 @@ def _evaluate(function: Any, name: str, *, is_needed: bool) -> Any:
     names = dict(getattr(sys.modules.get(function.__module__), "__dict__", {}))
     names |= getattr(function, "__globals__", {})
     if inspect.isfunction(function) and function.__closure__:
-        cells = zip(function.__code__.co_freevars, function.__closure__, strict=True)
-        names |= {key: cell.cell_contents for key, cell in cells if not _is_empty(cell)}
+        for key, cell in zip(function.__code__.co_freevars, function.__closure__, strict=True):
+            with suppress(ValueError):  # it is empty
+                names[key] = cell.cell_contents
     holder = type("_", (), {"__annotations__": {name: annotation}})
     try:
         return get_type_hints(holder, names, {}, include_extras=True)[name]
@@ -222,13 +202,6 @@ def _evaluate(function: Any, name: str, *, is_needed: bool) -> Any:
             f"evaluated: {exc}. Define or import the class before the handler, at the top of the "
             "module."
         ) from exc
-
-
-def _is_empty(cell: Any) -> bool:
-    try:
-        return cell.cell_contents is None
-    except ValueError:
-        return True
 
 
 def _list_parts(model: type[pydantic.BaseModel]) -> dict[Any, str]:

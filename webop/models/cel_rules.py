@@ -16,13 +16,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial, reduce
 from operator import getitem
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import pydantic
 from pydantic import Field, JsonValue
+from pydantic.alias_generators import to_camel
 from pydantic_core import core_schema as core
 from pydantic_core import to_json, to_jsonable_python
 
@@ -48,10 +49,9 @@ class _Marker:
         self, core_schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
         schema = handler(core_schema)
-        return schema | self.build(schema)
+        return schema | self._build(schema)
 
-    def build(self, schema: JsonSchemaValue) -> dict[str, Any]:
-        """Return the keywords to add."""
+    def _build(self, schema: JsonSchemaValue) -> dict[str, Any]:
         raise NotImplementedError
 
 
@@ -62,30 +62,32 @@ class _CheckingMarker(_Marker):
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> core.CoreSchema:
-        return core.no_info_after_validator_function(self.check, handler(source))
+        return core.no_info_after_validator_function(self._check, handler(source))
 
-    def check(self, value: Any) -> Any:
-        """Return the value, or raise a ValueError."""
+    def _check(self, value: Any) -> Any:
         raise NotImplementedError
 
 
-def _extend(model: M, marker: _Marker) -> M:
-    """Add the keywords of a marker to a class."""
-    former: Any = model.model_config.get("json_schema_extra")
+@dataclass(frozen=True, slots=True)
+class _ClassMarker(_Marker):
+    """Can also decorate a class: it adds the keywords to its schema."""
 
-    def extend(schema: dict[str, JsonValue], cls: type[Any]) -> None:
-        if callable(former):
-            former(schema, cls)
-        elif former:
-            schema.update(former)
-        schema.update(marker.build(schema))
+    def __call__(self, model: M) -> M:
+        former: Any = model.model_config.get("json_schema_extra")
 
-    model.model_config = {**model.model_config, "json_schema_extra": extend}
-    return model
+        def extend(schema: dict[str, JsonValue], cls: type[Any]) -> None:
+            if callable(former):
+                former(schema, cls)
+            elif former:
+                schema.update(former)
+            schema.update(self._build(schema))
+
+        model.model_config = {**model.model_config, "json_schema_extra": extend}
+        return model
 
 
 @dataclass(frozen=True, slots=True)
-class CEL(_Marker):
+class CEL(_ClassMarker):
     """A rule that the API server checks: in an annotation of a field, or as a class decorator.
 
     Transition rules, with ``oldSelf``, are checked in updates only. API servers refuse rules that
@@ -114,24 +116,9 @@ class CEL(_Marker):
         if not self.rule.strip():
             raise ConfigurationError(f"A CEL rule must be an expression, got {self.rule!r}.")
 
-    def build(self, schema: JsonSchemaValue) -> dict[str, Any]:
-        """Return the rules of the schema, and this one."""
-        return {RULES: [*schema.get(RULES, ()), self._describe()]}
-
-    def __call__(self, model: M) -> M:
-        """Add the rule to a class."""
-        return _extend(model, self)
-
-    def _describe(self) -> dict[str, Any]:
-        described = {
-            "rule": self.rule,
-            "message": self.message,
-            "messageExpression": self.message_expression,
-            "reason": self.reason,
-            "fieldPath": self.field_path,
-            "optionalOldSelf": self.optional_old_self or None,
-        }
-        return {key: value for key, value in described.items() if value is not None}
+    def _build(self, schema: JsonSchemaValue) -> dict[str, Any]:
+        rule = {to_camel(name): value for name, value in asdict(self).items() if value}
+        return {RULES: [*schema.get(RULES, ()), rule]}
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -150,15 +137,13 @@ class ListKeys(_CheckingMarker):
             raise ConfigurationError("ListKeys() needs the names of the fields in JSON.")
         object.__setattr__(self, "keys", keys)
 
-    def check(self, items: Any) -> Any:
-        """Refuse items with the same keys, as the API server does."""
+    def _check(self, items: Any) -> Any:
         known = [repr([_read(item, key) for key in self.keys]) for item in items or ()]
         if len({*known}) < len(known):
             raise ValueError(f"items must differ in {', '.join(self.keys)}")
         return items
 
-    def build(self, schema: JsonSchemaValue) -> dict[str, Any]:  # noqa: ARG002
-        """Return the type of the list, and its keys."""
+    def _build(self, schema: JsonSchemaValue) -> dict[str, Any]:  # noqa: ARG002
         return {LIST_TYPE: "map", LIST_KEYS: [*self.keys]}
 
 
@@ -171,18 +156,13 @@ def _read(item: Any, key: str) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Atomic(_Marker):
+class Atomic(_ClassMarker):
     """A list, map or object that server-side apply replaces as a whole.
 
     In an annotation of a field, or as a class decorator: ``@webop.models.Atomic()``.
     """
 
-    def __call__(self, model: M) -> M:
-        """Make all objects of a class atomic."""
-        return _extend(model, self)
-
-    def build(self, schema: JsonSchemaValue) -> dict[str, Any]:
-        """Return the type of the list or map."""
+    def _build(self, schema: JsonSchemaValue) -> dict[str, Any]:
         kinds = {part.get("type") for part in (schema, *schema.get("anyOf", ()))}
         return {LIST_TYPE if "array" in kinds else MAP_TYPE: "atomic"}
 
@@ -197,18 +177,17 @@ class Unique(_Marker):
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> core.CoreSchema:
-        return core.no_info_before_validator_function(self.check, handler(source))
+        return core.no_info_before_validator_function(self._check, handler(source))
 
-    def check(self, items: Any) -> Any:
-        """Refuse duplicates, as the API server does: it compares the items as they are written."""
+    def _check(self, items: Any) -> Any:
         if isinstance(items, (list, tuple)):
+            # As they are written: so API servers compare them.
             plain = to_jsonable_python(items, by_alias=True, fallback=repr)
             if len({json.dumps(item, sort_keys=True) for item in plain}) < len(items):
                 raise ValueError("items must be unique")
         return items
 
-    def build(self, schema: JsonSchemaValue) -> dict[str, Any]:  # noqa: ARG002
-        """Return the type of the list."""
+    def _build(self, schema: JsonSchemaValue) -> dict[str, Any]:  # noqa: ARG002
         return {LIST_TYPE: "set"}
 
 
@@ -219,8 +198,7 @@ class Nullable(_Marker):
     Without it, the API server drops null where None is the default.
     """
 
-    def build(self, schema: JsonSchemaValue) -> dict[str, Any]:  # noqa: ARG002
-        """Return the keyword."""
+    def _build(self, schema: JsonSchemaValue) -> dict[str, Any]:  # noqa: ARG002
         return {"nullable": True}
 
 
@@ -230,14 +208,12 @@ class _Integer(_CheckingMarker):
 
     bits: int
 
-    def check(self, value: int) -> int:
-        """Refuse numbers of more bits, as the API server does."""
+    def _check(self, value: int) -> int:
         if not -(2 ** (self.bits - 1)) <= value < 2 ** (self.bits - 1):
             raise ValueError(f"must be an integer of {self.bits} bits")
         return value
 
-    def build(self, schema: JsonSchemaValue) -> dict[str, Any]:  # noqa: ARG002
-        """Return the format."""
+    def _build(self, schema: JsonSchemaValue) -> dict[str, Any]:  # noqa: ARG002
         return {"format": f"int{self.bits}"}
 
 
@@ -260,8 +236,7 @@ class Embedded(_CheckingMarker):
     Leave it out for parts of objects, such as pod templates.
     """
 
-    def check(self, value: Any) -> Any:
-        """Refuse what names no kind, as the API server does."""
+    def _check(self, value: Any) -> Any:
         if value is not None and not (_read(value, "apiVersion") and _read(value, "kind")):
             raise ValueError(
                 "must have apiVersion and kind; parts of objects, such as pod templates, need no "
@@ -269,8 +244,7 @@ class Embedded(_CheckingMarker):
             )
         return value
 
-    def build(self, schema: JsonSchemaValue) -> dict[str, Any]:  # noqa: ARG002
-        """Return the keywords of an embedded object."""
+    def _build(self, schema: JsonSchemaValue) -> dict[str, Any]:  # noqa: ARG002
         return {EMBEDDED: True, PRESERVE: True}
 
 

@@ -24,22 +24,18 @@ from webop.models.cel_rules import Int64
 from webop.models.definitions import Column
 from webop.models.keywords import LIST_KEYS, LIST_TYPE
 from webop.models.model import Struct
-from webop.objects.status_conditions import build_condition, put_condition
-
-_NAME = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
-_PREFIX = r"([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
-_TYPE = f"^{_PREFIX}({_NAME})$"
+from webop.objects import status_conditions as conditions
 
 
 class Condition(Struct):
     """One condition (meta/v1 Condition)."""
 
-    type: str = Field(max_length=316, pattern=_TYPE)
+    type: str = Field(max_length=conditions.TYPE_LIMIT, pattern=f"^{conditions.TYPE}$")
     status: Literal["True", "False", "Unknown"]
     reason: str = Field(
-        min_length=1, max_length=1024, pattern="^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"
+        min_length=1, max_length=conditions.REASON_LIMIT, pattern=f"^{conditions.REASON}$"
     )
-    message: str = Field(max_length=32768)
+    message: str = Field(max_length=conditions.MESSAGE_LIMIT)
     last_transition_time: dt.datetime
     observed_generation: Int64 | None = Field(None, ge=0)
 
@@ -94,7 +90,8 @@ class Conditions(pydantic.RootModel[list[Condition]]):
         raw = self.model_dump(mode="json", by_alias=True, exclude_none=True)
         body = {"status": {"conditions": raw}}
         before = self.get(type)
-        put_condition(body, build_condition(type, status, reason, message, generation))
+        found = conditions.build_condition(type, status, reason, message, generation)
+        conditions.put_condition(body, found)
         self.root = [Condition.model_validate(each) for each in body["status"]["conditions"]]
         return self.get(type) != before
 

@@ -22,31 +22,25 @@ _EQUAL: Final = ("pattern", "format", "multipleOf", "x-kubernetes-list-type")
 
 
 def compare(present: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    """Return what breaks if a definition in the cluster is replaced, one text for each problem.
-
-    Args:
-        present: the CustomResourceDefinition of the cluster.
-        wanted: that of the models.
-    """
-    problems = []
+    """Return what breaks if a definition in the cluster is replaced, one text for each problem."""
     old, new = present["spec"], wanted["spec"]
-    for key, what in (("scope", "the scope"), ("group", "the group")):
-        if old[key] != new[key]:
-            problems.append(f"{what} changes from {old[key]} to {new[key]}, which is impossible")
-    for key in ("plural", "kind"):
-        if old["names"][key] != new["names"][key]:
-            before, after = old["names"][key], new["names"][key]
-            problems.append(f"the {key} changes from {before!r} to {after!r}")
+    problems = [
+        f"the {key} changes from {old[key]} to {new[key]}, which is impossible"
+        for key in ("scope", "group")
+        if old[key] != new[key]
+    ]
+    problems += [
+        f"the {key} changes from {old['names'][key]!r} to {new['names'][key]!r}"
+        for key in ("plural", "kind")
+        if old["names"][key] != new["names"][key]
+    ]
     former = {each["name"]: each for each in old["versions"]}
     later = {each["name"]: each for each in new["versions"]}
     stored = (present.get("status") or {}).get("storedVersions") or []
     for name in former.keys() - later.keys():
-        if name in stored:
-            problems.append(
-                f"version {name} goes, but objects are stored in it: run 'webop crd migrate' first"
-            )
-        else:
-            problems.append(f"version {name} goes: clients that use it fail")
+        advice = ", but objects are stored in it: run 'webop crd migrate' first"
+        what = advice if name in stored else ": clients that use it fail"
+        problems.append(f"version {name} goes{what}")
     for name in former.keys() & later.keys():
         if former[name]["served"] and not later[name]["served"]:
             problems.append(f"version {name} is no longer served: clients that use it fail")
@@ -59,9 +53,7 @@ def compare(present: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
 def compare_versions(definition: dict[str, Any], stored: Collection[str] = ()) -> list[str]:
     """Return what objects lose between the versions of a definition, if no function converts them.
 
-    Args:
-        definition: the CustomResourceDefinition.
-        stored: the versions that objects may be stored in, beside the present one.
+    They can be stored in the present storage version, and in further versions.
     """
     storage, versions = get_storage_version(definition), definition["spec"]["versions"]
     used = [each["name"] for each in versions if each["served"] or each["name"] in stored]

@@ -10,7 +10,7 @@ import pydantic
 
 from webop.errors import ConfigurationError
 from webop.models.definitions import Column, Definition
-from webop.models.schema import Schema, build_schema, find_part, has_part
+from webop.models.schema import Schema, build_schema, find_part
 from webop.models.versions import find_hub, get_definition
 from webop.objects.resources import is_protected
 
@@ -50,19 +50,15 @@ def _build_crd(models: Sequence[type[pydantic.BaseModel]]) -> dict[str, Any]:
     definitions = [get_definition(model) for model in models]
     first = definitions[-1]
     _check_versions(definitions)
-    names: dict[str, Any] = {
+    names = {
         "plural": first.plural,
         "singular": first.singular,
         "kind": first.kind,
         "listKind": f"{first.kind}List",
+        "shortNames": _join(each.short_names for each in definitions),
+        "categories": _join(each.categories for each in definitions),
     }
-    if short := _join(each.short_names for each in definitions):
-        names["shortNames"] = short
-    if categories := _join(each.categories for each in definitions):
-        names["categories"] = categories
-    metadata: dict[str, Any] = {"name": first.name}
-    if annotations := dict(item for each in definitions for item in each.annotations.items()):
-        metadata["annotations"] = annotations
+    annotations = dict(item for each in definitions for item in each.annotations.items())
     if is_protected(first.group) and _APPROVAL not in annotations:
         raise ConfigurationError(
             f"API servers refuse definitions in the group {first.group!r} without the annotation "
@@ -72,14 +68,18 @@ def _build_crd(models: Sequence[type[pydantic.BaseModel]]) -> dict[str, Any]:
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": metadata,
+        "metadata": _drop_empty({"name": first.name, "annotations": annotations}),
         "spec": {
             "group": first.group,
-            "names": names,
+            "names": _drop_empty(names),
             "scope": first.scope,
             "versions": [_build_version(model) for model in models],
         },
     }
+
+
+def _drop_empty(fields: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in fields.items() if value or value is False}
 
 
 def _join(lists: Iterable[Sequence[str]]) -> list[str]:
@@ -101,39 +101,33 @@ def _check_versions(definitions: Sequence[Definition]) -> None:
 
 def _build_version(model: type[pydantic.BaseModel]) -> dict[str, Any]:
     definition, schema = get_definition(model), build_schema(model)
-    version: dict[str, Any] = {
-        "name": definition.version,
-        "served": definition.served,
-        "storage": definition.stored,
-    }
-    if definition.deprecated:
-        version["deprecated"] = True
-        if isinstance(definition.deprecated, str):
-            version["deprecationWarning"] = definition.deprecated
-    columns = [
-        _build_column(title, column, schema, model) for title, column in definition.columns.items()
-    ]
-    if columns:
-        version["additionalPrinterColumns"] = columns
-    if definition.selectable:
-        version["selectableFields"] = [
-            {"jsonPath": _check_path(path, schema, model)} for path in definition.selectable
-        ]
+    warning, scale = definition.deprecated, definition.scale
+    columns = definition.columns.items()
     subresources: dict[str, Any] = {}
     if "status" in schema["properties"] and definition.status_subresource:
         subresources["status"] = {}
-    if definition.scale is not None:
-        scale = {
-            "specReplicasPath": _check_path(definition.scale.replicas, schema, model),
-            "statusReplicasPath": _check_path(definition.scale.status, schema, model),
+    if scale is not None:
+        paths = {
+            "specReplicasPath": scale.replicas,
+            "statusReplicasPath": scale.status,
+            "labelSelectorPath": scale.selector,
         }
-        if definition.scale.selector:
-            scale["labelSelectorPath"] = _check_path(definition.scale.selector, schema, model)
-        subresources["scale"] = scale
-    if subresources:
-        version["subresources"] = subresources
-    version["schema"] = {"openAPIV3Schema": schema}
-    return version
+        subresources["scale"] = {
+            key: _check_path(path, schema, model) for key, path in paths.items() if path
+        }
+    version = {
+        "name": definition.version,
+        "served": definition.served,
+        "storage": definition.stored,
+        "deprecated": bool(warning) or None,
+        "deprecationWarning": warning if isinstance(warning, str) else None,
+        "additionalPrinterColumns": [_build_column(*each, schema, model) for each in columns],
+        "selectableFields": [
+            {"jsonPath": _check_path(path, schema, model)} for path in definition.selectable
+        ],
+        "subresources": subresources,
+    }
+    return {**_drop_empty(version), "schema": {"openAPIV3Schema": schema}}
 
 
 def _build_column(
@@ -141,18 +135,15 @@ def _build_column(
 ) -> dict[str, Any]:
     if _is_plain(column.path) and not column.path.startswith(".metadata."):
         _check_path(column.path, schema, model)
-    found: dict[str, Any] = {
+    fields = {
         "name": title,
         "type": column.type or _find_type(column.path, schema),
         "jsonPath": column.path,
+        "description": column.description,
+        "format": column.format,
+        "priority": column.priority,
     }
-    if column.description:
-        found["description"] = column.description
-    if column.format:
-        found["format"] = column.format
-    if column.priority:
-        found["priority"] = column.priority
-    return found
+    return _drop_empty(fields)
 
 
 def _find_type(path: str, schema: Schema) -> str:
@@ -167,7 +158,7 @@ def _find_type(path: str, schema: Schema) -> str:
 
 
 def _check_path(path: str, schema: Schema, model: type[pydantic.BaseModel]) -> str:
-    if not has_part(schema, [name for name in path.split(".") if name]):
+    if find_part(schema, [name for name in path.split(".") if name]) is None:
         raise ConfigurationError(
             f"{model.__qualname__} has no field {path!r}, which @webop.models.resource() names. "
             "Paths are those of JSON, such as '.spec.replicas'."

@@ -196,11 +196,7 @@ def find_arguments(
 
 
 def find_class(parts: Sequence[Any], keywords: Mapping[str, Any]) -> type[BaseModel] | None:
-    """Return the class that a decorator names instead of a kind; None if it names a kind.
-
-    Raises:
-        TypeError: it names both.
-    """
+    """Return the class that a decorator names instead of a kind; None if it names a kind."""
     classes = [each for each in parts if is_class(each)]
     if not classes:
         return None
@@ -238,10 +234,6 @@ def select_kind(kind: str | tuple[str, ...] | type[BaseModel]) -> Selector:
     """Return the selector of a kind outside of decorators: by its class, or by its name.
 
     Names are as in the client: "deployments.apps", "example.com/v1/databases".
-
-    Raises:
-        ConfigurationError: the class does not say of which kind it is.
-        TypeError: this is no name of a kind.
     """
     if isinstance(kind, type):
         return build_selector(kind)

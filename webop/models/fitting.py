@@ -67,15 +67,10 @@ def fit(annotation: type[T] | Any, value: Any, path: str = "") -> T:
     return found
 
 
-def dump(model: BaseModel) -> dict[str, Any]:
-    """Return a model as an object for the API server, without fields that are None."""
-    found: dict[str, Any] = _refine(model, model.model_dump(**FORM, exclude_none=True))
-    return found
-
-
-def dump_whole(model: BaseModel) -> dict[str, Any]:
-    """Return a model with all of its fields, also those that are None."""
-    found: dict[str, Any] = _refine(model, model.model_dump(**FORM))
+def dump(model: BaseModel, *, is_whole: bool = False) -> dict[str, Any]:
+    """Return a model as an object for the API server: whole, or without fields that are None."""
+    dumped = model.model_dump(**FORM, exclude_none=not is_whole)
+    found: dict[str, Any] = _refine(model, dumped)
     return found
 
 
@@ -92,7 +87,7 @@ def dump_set(model: BaseModel) -> dict[str, Any]:
 
 def dump_status(model: BaseModel) -> dict[str, Any]:
     """Return the status that a handler has returned: what it says. None removes a field."""
-    content: dict[str, Any] = _refine(model, dump_whole(model), only_said=True)
+    content: dict[str, Any] = _refine(model, dump(model, is_whole=True), only_said=True)
     is_whole = {"metadata", "status"} <= {*type(model).model_fields}
     return (content.get("status") or {}) if is_whole else content
 
@@ -100,10 +95,7 @@ def dump_status(model: BaseModel) -> dict[str, Any]:
 def _refine(value: Any, dumped: Any, *, only_said: bool = False) -> Any:
     """Return a dumped value with its sets sorted: their order differs from process to process.
 
-    Args:
-        value: as its models have it.
-        dumped: the same as JSON.
-        only_said: whether to leave out the fields that its models do not say.
+    With ``only_said``, it lacks the fields that its models do not say.
     """
     if getattr(value, "__pydantic_root_model__", False):
         return _refine(value.root, dumped, only_said=only_said)

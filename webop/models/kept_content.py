@@ -37,23 +37,14 @@ _LEVELS: Final = 10  # of merged changes; each level takes time for all that is 
 
 @dataclass(frozen=True)
 class VersionChange:
-    """The conversion of an object from one version to another one, with what it keeps.
-
-    Attributes:
-        source: the model of the version that it has.
-        target: that of the other version.
-        body: the object, without what it keeps.
-        records: what it keeps of further versions, by annotations.
-        kept: the object as it was in the target version; None if it does not keep that.
-        shown: what it was shown as then, in the version of the source.
-    """
+    """The conversion of an object from one version to another one, with what it keeps."""
 
     source: Model
     target: Model
-    body: Json
-    records: Json
-    kept: Json | None = None
-    shown: Json | None = None
+    body: Json  # without what it keeps
+    records: Json  # what it keeps of further versions, by annotations
+    kept: Json | None = None  # the object as it was in the target version, if it keeps that
+    shown: Json | None = None  # what it was shown as then, in the version of the source
 
     @classmethod
     def begin(cls, source: Model, target: Model, body: Json) -> VersionChange:

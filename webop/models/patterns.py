@@ -69,11 +69,7 @@ def build_url(schemes: Sequence[str] | None, *, needs_host: bool) -> str:
 
 
 def adapt_pattern(pattern: str) -> str:
-    """Return a pattern as API servers understand it.
-
-    Raises:
-        ValueError: in RE2, it would mean other texts, or nothing; the message says what to write.
-    """
+    """Return a pattern as API servers understand it, or raise a ValueError with what to write."""
     return _TOKEN.sub(_adapt_token, pattern)
 
 

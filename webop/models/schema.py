@@ -105,6 +105,10 @@ _ADVICE: Final = {
     "keys": "API servers cannot check keys of this type. Use str, int, an enum, a Literal, UUID or "
     "IPv4Address",
     "items": "items of Unique() must have one type, other than float, and cannot be None",
+    "alike": "the classes of the union have different types of this field. Rename one, or use a "
+    "webop.models.OneOf with a field for each class",
+    "tagged": "a default in a class of a union would be set for the others, too. Use None as the "
+    "default, or a webop.models.OneOf",
     "marker": "Unique() and ListKeys() are for lists, Embedded() is for objects, Atomic() for both"
     ". Leave it out, or change the type",
 }
@@ -222,11 +226,7 @@ def find_values(schema: Mapping[str, Any]) -> list[Any]:
 
 
 def build_schema(model: type[pydantic.BaseModel]) -> Schema:
-    """Build the structural schema of a class.
-
-    Raises:
-        ConfigurationError: Kubernetes cannot say what the class says.
-    """
+    """Build the structural schema of a class, or raise an error if it has none."""
     try:
         found = TypeAdapter(model).json_schema(mode="validation", schema_generator=_Generator)
     except (PydanticInvalidForJsonSchema, PydanticUserError) as exc:
@@ -241,28 +241,19 @@ def build_schema(model: type[pydantic.BaseModel]) -> Schema:
 
 def _complete_root(schema: Schema) -> Schema:
     """Return the schema of a whole object: Kubernetes knows the metadata itself."""
-    properties = {
-        **schema["properties"],
+    own = {
         "apiVersion": {"type": "string"},
         "kind": {"type": "string"},
         "metadata": {"type": "object"},
     }
-    required = [
-        name
-        for name in schema.get("required", ())
-        if name not in ("apiVersion", "kind", "metadata")
-    ]
-    root = {key: value for key, value in schema.items() if key != "required"}
-    return {**root, "properties": properties} | ({"required": required} if required else {})
+    root = {**schema, "properties": {**schema["properties"], **own}}
+    if required := [name for name in root.pop("required", ()) if name not in own]:
+        root["required"] = required
+    return root
 
 
 class _Converter:
-    """Rewrites pydantic's JSON schema.
-
-    Args:
-        definitions: the classes that it refers to.
-        owner: the name of the class, for messages.
-    """
+    """Rewrites pydantic's JSON schema, with the classes that it refers to."""
 
     def __init__(self, definitions: Mapping[str, Any], owner: str) -> None:
         self._definitions = definitions
@@ -294,8 +285,9 @@ class _Converter:
         return self._convert_plain(node, path)
 
     def _refuse(self, path: Sequence[str], what: str) -> NoReturn:
+        """Raise an error with an advice, by its key or as it is."""
         place = ".".join((self._owner, *path)).replace(".[", "[")
-        raise ConfigurationError(f"{place}: {_ADVICE[what]}.")
+        raise ConfigurationError(f"{place}: {_ADVICE.get(what, what)}.")
 
     def _convert_plain(self, node: Schema, path: tuple[str, ...]) -> Schema:
         node = _name_limits(node)
@@ -400,11 +392,8 @@ class _Converter:
         for key in schema.get(LIST_KEYS, ()):
             part = items.get("properties", {}).get(key)
             if part is None or (key not in items.get("required", ()) and "default" not in part):
-                place = ".".join((self._owner, *path))
-                raise ConfigurationError(
-                    f"{place}: ListKeys({key!r}) must name a field of the items, in JSON, that is "
-                    "required or has a default."
-                )
+                advice = "must name a field of the items that is required or has a default"
+                self._refuse(path, f"ListKeys({key!r}) {advice}")
 
     def _make_atomic(self, items: Schema, path: tuple[str, ...]) -> None:
         """Make an item of a set atomic: Kubernetes requires that."""
@@ -433,13 +422,12 @@ class _Converter:
             schema[RULES] = [*schema.get(RULES, ()), {"rule": f"self % {int(step)} == 0"}]
 
     def _add_pattern(self, schema: Schema, node: Schema, path: tuple[str, ...]) -> None:  # noqa: ARG002
-        place = ".".join((self._owner, *path))
         form = schema.get("format")
-        try:
-            schema |= {"pattern": adapt_pattern(schema["pattern"])} if "pattern" in schema else {}
-        except ValueError as exc:
-            text = f"{place}: the pattern {schema['pattern']!r}: {exc}."
-            raise ConfigurationError(text) from exc
+        if pattern := schema.get("pattern"):
+            try:
+                schema["pattern"] = adapt_pattern(pattern)
+            except ValueError as exc:
+                self._refuse(path, f"the pattern {pattern!r}: {exc}")
         if form == "password":
             self._refuse(path, "secret")
         if form in FORMATS:
@@ -450,10 +438,9 @@ class _Converter:
         elif form in _CHECKED_FORMATS:
             schema |= {"format": form, **_NO_LIST}
         elif form is not None:
-            raise ConfigurationError(
-                f"{place}: Kubernetes does not check the format {form!r}. Use str with a pattern, "
-                "or one of datetime, date, UUID, IPv4Address, IPv6Address, AnyUrl."
-            )
+            advice = "datetime, date, UUID, IPv4Address, IPv6Address, AnyUrl"
+            text = f"Kubernetes does not check the format {form!r}. Use str with a pattern"
+            self._refuse(path, f"{text}, or one of {advice}")
 
     def _convert_union(
         self,
@@ -509,28 +496,17 @@ class _Converter:
             rules += [{**rule, "rule": f"{other}({rule['rule']})"} for rule in part.get(RULES, ())]
             tags += own
             for name, schema in fields.items():
-                if name != tag and properties.setdefault(name, schema) != schema:
-                    place = ".".join((self._owner, *path, name))
-                    raise ConfigurationError(
-                        f"{place}: the classes of the union have different types of this field. "
-                        "Rename one, or use a webop.models.OneOf with a field for each class."
-                    )
-                if "default" in schema and name != tag:
-                    place = ".".join((self._owner, *path, name))
-                    raise ConfigurationError(
-                        f"{place}: a default in a class of a union would be set for the others, "
-                        "too. Use None as the default, or a webop.models.OneOf."
-                    )
-            needed = [name for name in part.get("required", ()) if name != tag]
-            if needed:
+                if name == tag:
+                    continue
+                if properties.setdefault(name, schema) != schema:
+                    self._refuse((*path, name), "alike")
+                if "default" in schema:
+                    self._refuse((*path, name), "tagged")
+            if needed := [name for name in part.get("required", ()) if name != tag]:
                 terms = " && ".join(f"has(self.{escape(name)})" for name in needed)
-                values = json.dumps(own)
-                message = (
-                    f"with {tag} {' or '.join(map(str, own))}, {', '.join(needed)} must be set"
-                )
-                rules.append(
-                    {"rule": f"!(self.{escape(tag)} in {values}) || ({terms})", "message": message}
-                )
+                values = " or ".join(map(str, own))
+                message = f"with {tag} {values}, {', '.join(needed)} must be set"
+                rules.append({"rule": f"{other}({terms})", "message": message})
         first = {"type": _name_type(tags[0]), "enum": tags}
         found = self._convert_plain({**rest, "type": "object", "properties": {}}, path)
         found["properties"] = {tag: first, **properties}
@@ -574,23 +550,12 @@ def _name_type(value: Any) -> str:
 
 
 def find_part(schema: Schema, path: Sequence[str]) -> Schema | None:
-    """Return the schema of a field; None if it has none."""
+    """Return the schema of a field; an empty one for unknown fields that are kept, or else None."""
     for name in path:
         if name in schema.get("properties", {}):
             schema = schema["properties"][name]
         elif isinstance(schema.get("additionalProperties"), dict):
             schema = schema["additionalProperties"]
         else:
-            return None
+            return {} if schema.get(PRESERVE) else None
     return schema
-
-
-def has_part(schema: Schema, path: Sequence[str]) -> bool:
-    """Return whether a schema can have a field, also where it preserves unknown ones."""
-    for number in range(len(path)):
-        around = find_part(schema, path[:number])
-        if around is None or (
-            around.get(PRESERVE) and path[number] not in around.get("properties", {})
-        ):
-            return around is not None
-    return find_part(schema, path) is not None

@@ -85,12 +85,7 @@ def find_faults(
 ) -> Iterator[str]:
     """Yield what is wrong, each with the path of the field.
 
-    Args:
-        value: the value.
-        schema: its schema.
-        path: where it is.
-        checks: what is checked beside the types; by default, all but CEL rules.
-        fits: whether a value can have this schema; by default, whether it is of its type.
+    By default, ``checks`` are all but CEL rules, and a value fits if it is of the type.
     """
     if value is None and _takes_null(schema):
         return
@@ -122,20 +117,12 @@ def check_value(value: Any, schema: Json, path: str) -> Iterator[str]:
         if not _compile(schema.get("pattern", ""))(value):
             yield f"{path}: must match {schema['pattern']}"
     elif isinstance(value, int | float) and not isinstance(value, bool):
-        low, high, step = (schema.get(key) for key in ("minimum", "maximum", "multipleOf"))
-        if (
-            not math.isfinite(value)
-            or (
-                low is not None
-                and (value < low or (value == low and schema.get("exclusiveMinimum")))
-            )
-            or (
-                high is not None
-                and (value > high or (value == high and schema.get("exclusiveMaximum")))
-            )
-        ):
+        low, high = schema.get("minimum", -math.inf), schema.get("maximum", math.inf)
+        is_low = value < low or (value == low and schema.get("exclusiveMinimum"))
+        is_high = value > high or (value == high and schema.get("exclusiveMaximum"))
+        if not math.isfinite(value) or is_low or is_high:
             yield f"{path}: out of range"
-        elif step and value % step:
+        elif (step := schema.get("multipleOf")) and value % step:
             yield f"{path}: must be a multiple of {step}"
 
 
@@ -250,10 +237,6 @@ def _is_of_type(value: Any, kind: str) -> bool:
     return isinstance(value, _TYPES.get(kind, object))
 
 
-def _is_text_or_null(value: Any) -> bool:
-    return value is None or isinstance(value, str)
-
-
 def _is_embedded_object(value: Json) -> bool:
     """Return whether a kind and metadata, if they are there, are such as embedded objects have."""
     metadata = value.get("metadata")
@@ -269,7 +252,8 @@ def _is_embedded_object(value: Json) -> bool:
         if not (pairs is None or isinstance(pairs, dict)):
             return False
         texts += (pairs or {}).values()
-    return metadata.get("creationTimestamp") is None and all(map(_is_text_or_null, texts))
+    are_texts = all(text is None or isinstance(text, str) for text in texts)
+    return are_texts and metadata.get("creationTimestamp") is None
 
 
 def is_malformed(value: Any, schema: Json) -> bool:

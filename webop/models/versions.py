@@ -16,8 +16,8 @@ import orjson
 
 from webop.errors import ConfigurationError
 from webop.models import structural
-from webop.models.definitions import Definition, find_definition, is_class, list_models
-from webop.models.fitting import dump_whole, fit
+from webop.models.definitions import Definition, find_definition, is_class, list_versions
+from webop.models.fitting import dump, fit
 from webop.objects.fields import Json
 from webop.objects.names import is_label_key, is_label_value
 from webop.objects.storage.codec import ANNOTATIONS_LIMIT, measure_all
@@ -49,11 +49,7 @@ C = TypeVar("C", bound=Converter)
 
 
 def get_definition(model: Model) -> Definition:
-    """Return what ``webop.models.resource`` says of a model.
-
-    Raises:
-        ConfigurationError: it is of no kind.
-    """
+    """Return what ``webop.models.resource`` says of a model."""
     definition = find_definition(model)
     if definition is None:
         raise ConfigurationError(
@@ -65,19 +61,12 @@ def get_definition(model: Model) -> Definition:
 
 @dataclass
 class Versions(Generic[C]):
-    """The versions of one kind.
+    """The versions of one kind, and the converters between them."""
 
-    Attributes:
-        name: of the CustomResourceDefinition.
-        hub: the version that objects are stored in.
-        models: by version.
-        steps: the converters, by the versions from and to.
-    """
-
-    name: str
-    hub: str
-    models: dict[str, Model]
-    steps: dict[tuple[str, str], C] = field(default_factory=dict)
+    name: str  # of the CustomResourceDefinition
+    hub: str  # the version that objects are stored in
+    models: dict[str, Model]  # by version
+    steps: dict[tuple[str, str], C] = field(default_factory=dict)  # by the versions from and to
 
     def find_path(self, source: str, target: str) -> list[C] | None:
         """Return the converters from one version to another one; None if there is no way."""
@@ -119,13 +108,11 @@ def collect_versions(converters: Iterable[C]) -> dict[str, Versions[C]]:
     grouped: dict[str, list[C]] = {}
     for converter in converters:
         grouped.setdefault(get_definition(converter.source).name, []).append(converter)
-    defined = [(model, get_definition(model)) for model in list_models()]
     versions = {}
     for name, several in grouped.items():
-        own = {each.version: model for model, each in defined if each.name == name}
-        for converter in several:
-            for model in (converter.source, converter.target):
-                own[get_definition(model).version] = model
+        used = [model for each in several for model in (each.source, each.target)]
+        models = (*list_versions(used[0]), *used)
+        own = {get_definition(model).version: model for model in models}
         versions[name] = kind = Versions[C](
             name, find_hub([*map(get_definition, own.values())]), own
         )
@@ -141,11 +128,7 @@ def collect_versions(converters: Iterable[C]) -> dict[str, Versions[C]]:
 
 
 def find_hub(definitions: Sequence[Definition]) -> str:
-    """Return the version that objects of a kind are stored in.
-
-    Raises:
-        ConfigurationError: it is not exactly one.
-    """
+    """Return the one version that objects of a kind are stored in."""
     stored = [each.version for each in definitions if each.stored]
     if len(stored) != 1:
         raise ConfigurationError(
@@ -158,11 +141,7 @@ def find_hub(definitions: Sequence[Definition]) -> str:
 
 
 def check_pair(source: object, target: object) -> None:
-    """Check that a decorator names two versions of one kind.
-
-    Raises:
-        ConfigurationError: it does not.
-    """
+    """Check that a decorator names two versions of one kind."""
     for model in (source, target):
         if not is_class(model):
             raise ConfigurationError(
@@ -183,36 +162,22 @@ def check_pair(source: object, target: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class FunctionCall:
-    """The call of a function for one object.
+    """The call of a function for one object."""
 
-    Attributes:
-        body: the object in the version of the source.
-        model: the same as the model that the function gets.
-        metadata: the metadata as the model has it; the function can change the model.
-    """
-
-    body: Json
-    model: BaseModel
-    metadata: Any
+    body: Json  # the object in the version of the source
+    model: BaseModel  # the same, as the function gets it
+    metadata: Any  # as the model has it; the function can change the model
 
     @classmethod
     def begin(cls, source: Model, body: Json) -> FunctionCall:
-        """Return an object as its model.
-
-        Raises:
-            MisfitError: it does not fit.
-        """
+        """Return an object as its model."""
         metadata = body.get("metadata") or {}  # of a server-side apply, with nulls
         body = {**body, "metadata": {k: v for k, v in metadata.items() if v is not None}}
         model: BaseModel = fit(source, body)
         return cls(body, model, _dump_metadata(model))
 
     def end(self, target: Model, result: object) -> Json:
-        """Return the object in the version of the target.
-
-        Args:
-            target: the class that the function must return.
-            result: what it has returned.
+        """Return the object in the version of the target, which the function must return.
 
         Raises:
             ValueError: it has returned something else, or has changed what it must not.
@@ -220,7 +185,7 @@ class FunctionCall:
         if not isinstance(result, target):
             kind = "nothing" if result is None else f"a {type(result).__name__}"
             raise ValueError(f"it must return a {target.__name__}, but returned {kind}")  # noqa: TRY004
-        content, schema = get_content(dump_whole(result)), get_schema(target)
+        content, schema = get_content(dump(result, is_whole=True)), get_schema(target)
         if structural.is_malformed(content, schema):
             raise ValueError(
                 "it returned an embedded object with a wrong apiVersion, kind or metadata"
@@ -264,11 +229,7 @@ class FunctionCall:
 
 
 def _check_texts(field: str, texts: Json) -> None:
-    """Check labels or annotations as API servers do, which refuse the whole response.
-
-    Raises:
-        ValueError: something is wrong.
-    """
+    """Check labels or annotations as API servers do, which refuse the whole response."""
     are_labels = field == "labels"
     for key, text in texts.items():
         is_right = isinstance(text, str) and is_label_key(key if are_labels else key.lower())

@@ -1,12 +1,12 @@
 """Set labels, names, namespaces and owners of the objects that handlers create.
 
-Called by handlers on objects that they are about to send to the cluster: dicts, pydantic models,
-objects of pykube, models of the kubernetes clients, or iterables of these. Whatever is not given is
-taken from the object that is being handled (chapter "Hierarchies" of the manual).
+Objects are dicts, pydantic models, objects of pykube, models of the kubernetes clients, or
+iterables of these. What is not given is taken from the object that is being handled.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
@@ -98,7 +98,7 @@ def append_owner_reference(
     for obj in _flatten(objs):
         meta = _access_metadata(obj)
         references = meta.get("ownerReferences") or []
-        if all(_get_uid_of_any(item) != uid for item in references):
+        if all(_read(item, "uid") != uid for item in references):
             meta.set("ownerReferences", [*references, meta.build_reference(reference)])
 
 
@@ -117,7 +117,7 @@ def remove_owner_reference(objs: Any, owner: Mapping[str, Any] | BaseModel | Non
     for obj in _flatten(objs):
         meta = _access_metadata(obj)
         references = meta.get("ownerReferences") or []
-        others = [item for item in references if _get_uid_of_any(item) != uid]
+        others = [item for item in references if _read(item, "uid") != uid]
         if len(others) < len(references):
             meta.set("ownerReferences", others)
 
@@ -234,20 +234,14 @@ def _get_uid(reference: OwnerReference) -> str:
         raise LookupError("The owner has no metadata.uid: it does not exist yet.") from None
 
 
-def _get_uid_of_any(reference: Any) -> str | None:
-    if isinstance(reference, Mapping):
-        return reference.get("uid")
-    return getattr(reference, "uid", None)
-
-
-class _DictMetadata:
+class _Metadata:
     """``metadata`` of a dict; fields go by their names in manifests here and in models."""
 
-    def __init__(self, obj: MutableMapping[str, Any]) -> None:
+    def __init__(self, obj: Any) -> None:
         self._obj = obj
 
     def get(self, key: str) -> Any:
-        return resolve(self._obj, ("metadata", key))
+        return _read(_read(self._obj, "metadata"), key)
 
     def set(self, key: str, value: Any) -> None:
         ensure(self._obj, ("metadata", key), value)
@@ -259,76 +253,55 @@ class _DictMetadata:
         return dict(reference)
 
 
-class _ModelMetadata:
+class _ModelMetadata(_Metadata):
     """``metadata`` of a model of the `kubernetes` and `kubernetes_asyncio` packages.
 
     Neither package is needed: the classes of new objects are imported from the package of the
     model's class.
     """
 
-    def __init__(self, model: Any, models: ModuleType) -> None:
-        self._model = model
+    def __init__(self, obj: Any, models: ModuleType) -> None:
+        super().__init__(obj)
         self._models = models
 
-    def get(self, key: str) -> Any:
-        return getattr(self._model.metadata, _ATTRIBUTES.get(key, key), None)
-
     def set(self, key: str, value: Any) -> None:
-        if self._model.metadata is None:
-            self._model.metadata = self._models.V1ObjectMeta()
-        setattr(self._model.metadata, _ATTRIBUTES.get(key, key), value)
+        if self._obj.metadata is None:
+            self._obj.metadata = self._models.V1ObjectMeta()
+        setattr(self._obj.metadata, _find_name(self._obj.metadata, key), value)
 
     def drop(self, key: str) -> None:
         self.set(key, None)
 
     def build_reference(self, reference: OwnerReference) -> Any:
-        return self._models.V1OwnerReference(
-            **{_ATTRIBUTES.get(key, key): value for key, value in reference.items()}
-        )
+        names = self._models.V1OwnerReference.attribute_map.items()
+        fields = {attribute: reference.get(name) for attribute, name in names}
+        return self._models.V1OwnerReference(**fields)
 
 
-class _PydanticMetadata:
+class _PydanticMetadata(_Metadata):
     """``metadata`` of a pydantic model, such as a ``webop.models.Metadata``."""
 
-    def __init__(self, metadata: Any) -> None:
-        self._metadata = metadata
-
-    def get(self, key: str) -> Any:
-        return _read(self._metadata, key)
-
     def set(self, key: str, value: Any) -> None:
-        model = type(self._metadata)
-        name = find_attribute(model, key) or key
-        # Dicts become what it has.
-        model.__pydantic_validator__.validate_assignment(self._metadata, name, value)
+        metadata = self._obj.metadata
+        validator = type(metadata).__pydantic_validator__  # dicts become what it has
+        validator.validate_assignment(metadata, _find_name(metadata, key), value)
 
     def drop(self, key: str) -> None:
         self.set(key, None)
 
-    def build_reference(self, reference: OwnerReference) -> Any:
-        return dict(reference)
 
-
-_ATTRIBUTES: Final = {
-    "generateName": "generate_name",
-    "ownerReferences": "owner_references",
-    "apiVersion": "api_version",
-    "blockOwnerDeletion": "block_owner_deletion",
-}
-
-
-def _access_metadata(obj: Any) -> _DictMetadata | _ModelMetadata | _PydanticMetadata:
+def _access_metadata(obj: Any) -> _Metadata:
     if isinstance(obj, MutableMapping):
-        return _DictMetadata(obj)
+        return _Metadata(obj)
     models = _find_models(obj)
     if models is not None and hasattr(obj, "metadata"):
         return _ModelMetadata(obj, models)
     if _is_pydantic(obj):
         metadata = getattr(obj, "metadata", None)
         if isinstance(metadata, MutableMapping):
-            return _DictMetadata({"metadata": metadata})
+            return _Metadata({"metadata": metadata})
         if _is_pydantic(metadata):
-            return _PydanticMetadata(metadata)
+            return _PydanticMetadata(obj)
         raise TypeError(f"The {type(obj).__name__} has no metadata. Set metadata={{}} or the like.")
     raise TypeError(
         "An object must be a dict, a pydantic model, a pykube object, or a model of the kubernetes "
@@ -368,21 +341,20 @@ def _is_pydantic(obj: Any) -> bool:
 
 
 def _read(obj: Any, key: str) -> Any:
-    """Return a field of a pydantic model, which can also be one that its class does not have."""
-    return getattr(obj, find_attribute(type(obj), key) or key, None)
+    """Return a field by its name in manifests; None if there is none."""
+    if isinstance(obj, Mapping):
+        return obj.get(key)
+    name = _find_name(obj, key)
+    return None if name is None else getattr(obj, name, None)
+
+
+def _find_name(obj: Any, key: str) -> Any:
+    """Return the attribute of a model; of pydantic ones, it can be one that the class lacks."""
+    if names := getattr(obj, "attribute_map", None):
+        return next((attribute for attribute, name in names.items() if name == key), None)
+    return (find_attribute(type(obj), key) or key) if _is_pydantic(obj) else None
 
 
 def _find_nested(obj: Any, paths: Iterable[tuple[str, ...]]) -> Iterator[Any]:
     for path in paths:
-        value = obj
-        for key in path:
-            if isinstance(value, Mapping):
-                value = value.get(key)
-                continue
-            names: Mapping[str, str] = getattr(value, "attribute_map", {})
-            if not names and _is_pydantic(value):
-                value = _read(value, key)
-                continue
-            attribute = next((attr for attr, name in names.items() if name == key), None)
-            value = None if attribute is None else getattr(value, attribute)
-        yield from _flatten(value)
+        yield from _flatten(functools.reduce(_read, path, obj))

@@ -1,17 +1,15 @@
 """Bodies of Kubernetes objects: the raw documents, and the read-only views that handlers get.
 
-The client delivers raw dicts, which are never changed. The reactor and the admission wrap each
-into a :class:`Body`; its views (`spec`, `status`, `meta`, `labels`, `annotations`) are what
-handlers get as kwargs of these names. The views are live: :meth:`Body.replace` shows a newer
-state through all of them at once, as daemons and timers need it (chapter "Daemons" of the manual,
-"Resource fields access").
+The client delivers raw dicts, which are never changed. The views are live: :meth:`Body.replace`
+shows a newer state through all of them at once, as daemons and timers need it (chapter "Daemons" of
+the manual, "Resource fields access").
 """
 
 from __future__ import annotations
 
 from collections.abc import ItemsView, Iterator, KeysView, Mapping, Sequence, ValuesView
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias, TypedDict, cast
 
 RawEventType: TypeAlias = Literal["ADDED", "MODIFIED", "DELETED"] | None
 """The type of an event of a watch; None for an object of the first list."""
@@ -115,19 +113,26 @@ class View(Mapping[str, Any]):
 
     __slots__ = ("_cell",)
 
-    _cell: list[Mapping[str, Any]]
-    _patch = "patch"  # what handlers write to instead
+    _path: ClassVar[tuple[str, ...]] = ()  # from the root of the document
 
-    def _read(self) -> Mapping[str, Any]:
-        return self._cell[0]
+    def __init__(self, body: Mapping[str, Any]) -> None:
+        self._cell: list[Mapping[str, Any]] = getattr(body, "_cell", None) or [body]
 
     @property
     def raw(self) -> Mapping[str, Any]:
         """The mapping behind the view at this moment; not to be changed."""
-        return self._read()
+        found = self._cell[0]
+        for key in self._path:
+            found = _get_stanza(found, key)
+        return found
+
+    @property
+    def _patch(self) -> str:
+        """What handlers write to instead."""
+        return ".".join(("patch", *self._path))
 
     def __getitem__(self, key: str) -> Any:
-        return self._read()[key]
+        return self.raw[key]
 
     if not TYPE_CHECKING:  # type checkers refuse an assignment to a Mapping
 
@@ -144,122 +149,92 @@ class View(Mapping[str, Any]):
             )
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._read())
+        return iter(self.raw)
 
     def __len__(self) -> int:
-        return len(self._read())
+        return len(self.raw)
 
     def __contains__(self, key: object) -> bool:
-        return key in self._read()
+        return key in self.raw
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, View):
-            return self._read() == other._read()
+            return self.raw == other.raw
         if isinstance(other, (dict, Mapping)):
-            return self._read() == other
+            return self.raw == other
         return NotImplemented
 
     __hash__ = None  # type: ignore[assignment]  # what is seen through a view changes
 
     def __repr__(self) -> str:
-        return repr(dict(self._read()))
+        return repr(dict(self.raw))
 
     def get(self, key: str, default: Any = None) -> Any:
         """Return the value of the key, or the default if it is absent."""
-        return self._read().get(key, default)
+        return self.raw.get(key, default)
 
     def keys(self) -> KeysView[str]:
         """Return the keys as they are now."""
-        return self._read().keys()
+        return self.raw.keys()
 
     def values(self) -> ValuesView[Any]:
         """Return the values as they are now."""
-        return self._read().values()
+        return self.raw.values()
 
     def items(self) -> ItemsView[str, Any]:
         """Return the items as they are now."""
-        return self._read().items()
+        return self.raw.items()
 
 
-class _Stanza(View):
-    """A stanza at the top of the document; an absent one is an empty mapping.
-
-    Args:
-        body: the document that it is a stanza of; of a :class:`Body`, as it is at any time.
-    """
-
-    __slots__ = ()
-
-    _key: str
-
-    def __init__(self, body: Mapping[str, Any]) -> None:
-        self._cell = body._cell if isinstance(body, Body) else [body]  # noqa: SLF001  a view too
-
-    def _read(self) -> Mapping[str, Any]:
-        stanza = self._cell[0].get(self._key)
-        return stanza if type(stanza) is dict or isinstance(stanza, Mapping) else _NOTHING
-
-
-class Spec(_Stanza):
+class Spec(View):
     """The argument ``spec`` of handlers: a live, read-only mapping; without fields if absent."""
 
     __slots__ = ()
 
-    _key = "spec"
-    _patch = "patch.spec"
+    _path = ("spec",)
 
 
-class Status(_Stanza):
+class Status(View):
     """The argument ``status`` of handlers: a live, read-only mapping; without fields if absent."""
 
     __slots__ = ()
 
-    _key = "status"
-    _patch = "patch.status"
+    _path = ("status",)
 
 
-class _LabelsView(_Stanza):
+class _LabelsView(View):
     __slots__ = ()
 
-    _key = "labels"
-    _patch = "patch.metadata.labels"
-
-    def __init__(self, meta: Meta) -> None:
-        self._cell = meta._cell  # noqa: SLF001  a view too
-
-    def _read(self) -> Mapping[str, Any]:
-        return _get_stanza(_get_stanza(self._cell[0], "metadata"), self._key)
+    _path = ("metadata", "labels")
 
 
-class _AnnotationsView(_LabelsView):
+class _AnnotationsView(View):
     __slots__ = ()
 
-    _key = "annotations"
-    _patch = "patch.metadata.annotations"
+    _path = ("metadata", "annotations")
 
 
-class Meta(_Stanza):
+class Meta(View):
     """The argument ``meta`` of handlers: the metadata, read-only, with fields as attributes."""
 
     __slots__ = ()
 
-    _key = "metadata"
-    _patch = "patch.metadata"
+    _path = ("metadata",)
 
     @property
     def name(self) -> str | None:
         """The name; None before one is generated, as in admission."""
-        return self._read().get("name")
+        return self.raw.get("name")
 
     @property
     def namespace(self) -> str | None:
         """The namespace; None for objects of the cluster."""
-        return self._read().get("namespace")
+        return self.raw.get("namespace")
 
     @property
     def uid(self) -> str | None:
         """The unique identifier; None before the object exists, as in admission."""
-        return self._read().get("uid")
+        return self.raw.get("uid")
 
     @property
     def labels(self) -> Labels:
@@ -274,22 +249,22 @@ class Meta(_Stanza):
     @property
     def resource_version(self) -> str | None:
         """The version of this state of the object, opaque."""
-        return self._read().get("resourceVersion")
+        return self.raw.get("resourceVersion")
 
     @property
     def creation_timestamp(self) -> str | None:
         """When the object was created, as RFC 3339 text."""
-        return self._read().get("creationTimestamp")
+        return self.raw.get("creationTimestamp")
 
     @property
     def deletion_timestamp(self) -> str | None:
         """When the deletion was requested, as RFC 3339 text; None if it was not."""
-        return self._read().get("deletionTimestamp")
+        return self.raw.get("deletionTimestamp")
 
     @property
     def finalizers(self) -> Sequence[str]:
         """The entries that block the deletion."""
-        return self._read().get("finalizers") or ()
+        return self.raw.get("finalizers") or ()
 
 
 class Body(View):
@@ -306,15 +281,10 @@ class Body(View):
         raw: the document, which is shared, not copied. Of another body, its present state.
     """
 
-    __slots__ = ("_metadata", "_spec", "_status")
-
-    _metadata: Meta | None
-    _spec: Spec | None
-    _status: Status | None
+    __slots__ = ()
 
     def __init__(self, raw: Mapping[str, Any]) -> None:
         self._cell = [raw if isinstance(raw, dict) else get_raw(raw)]
-        self._metadata = self._spec = self._status = None
 
     def __copy__(self) -> Body:
         """Copy the present state: the copy does not show newer ones."""
@@ -327,23 +297,17 @@ class Body(View):
     @property
     def spec(self) -> Spec:
         """A live view of ``spec``."""
-        if self._spec is None:
-            self._spec = Spec(self)
-        return self._spec
+        return Spec(self)
 
     @property
     def status(self) -> Status:
         """A live view of ``status``."""
-        if self._status is None:
-            self._status = Status(self)
-        return self._status
+        return Status(self)
 
     @property
     def metadata(self) -> Meta:
         """A live view of ``metadata``."""
-        if self._metadata is None:
-            self._metadata = Meta(self)
-        return self._metadata
+        return Meta(self)
 
     meta = metadata
 

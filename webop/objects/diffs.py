@@ -1,7 +1,7 @@
 """Differences between two states of an object, as handlers get them in the kwarg `diff`.
 
 The states are the last handled and the present essence, those of an admission review, or the
-values of the handler's field in them (tutorial "Diffing the fields" of the manual).
+values of the handler's field in them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Errors of an object's fields: the causes of denials, also built from errors of pydantic.
 
-:class:`webop.errors.AdmissionError` carries the causes, :mod:`webop.admission.review` puts them
-into the response. The module does not import pydantic: it recognises its errors by their class and
-calls ``errors()`` (pydantic documentation, "Error handling"). No I/O.
+The module does not import pydantic: it recognises its errors by their class and calls ``errors()``
+(pydantic documentation, "Error handling"). No I/O.
 """
 
 from __future__ import annotations
@@ -62,11 +61,7 @@ class AdmissionCause:
 
 
 def parse_causes(causes: Iterable[AdmissionCause | Mapping[str, str]]) -> list[AdmissionCause]:
-    """Return causes that are given as :class:`AdmissionCause` or as mappings.
-
-    Raises:
-        TypeError: an item is of another type, or a mapping with other keys.
-    """
+    """Return causes that are given as :class:`AdmissionCause` or as mappings."""
     parsed = []
     for cause in causes:
         if isinstance(cause, Mapping):
@@ -129,12 +124,7 @@ def summarize(causes: Iterable[AdmissionCause], total: int) -> str:
 
 
 def render_path(location: Iterable[str | int], path: str = "") -> str:
-    """Return the path of a field as the API server writes it: "spec.items[0].labels[a/b]".
-
-    Args:
-        location: names of fields, keys of mappings and indices of lists, from the outside in.
-        path: what comes before it.
-    """
+    """Return the path of a field as the API server writes it: "spec.items[0].labels[a/b]"."""
     for key in location:
         if key == _OF_KEYS:
             continue

@@ -1,8 +1,7 @@
 """Fields of nested documents: how they are named, read, written and removed.
 
-The lowest module of the package: bodies, patches, diffs, storages and filters name their fields
-with it. A field is named by a dotted string or by a sequence of keys (chapter "Filtering" of the
-manual); keys that contain dots, such as most annotations, need a sequence.
+A field is named by a dotted string or by a sequence of keys (chapter "Filtering" of the manual);
+keys that contain dots, such as most annotations, need a sequence.
 """
 
 from __future__ import annotations
@@ -100,9 +99,6 @@ def ensure(mutable: MutableMapping[str, Any], path: FieldPath, value: Any) -> No
     """Set the value at the path in place, creating the parents.
 
     A parent that is not a mapping gives way to one, as in a JSON merge patch (RFC 7386).
-
-    Raises:
-        ValueError: the path is empty: a document cannot be replaced in place.
     """
     if not path:
         raise ValueError("Cannot set the whole document. Name a field.")
@@ -119,24 +115,17 @@ def remove(mutable: MutableMapping[str, Any], path: FieldPath) -> None:
     """Remove the field in place, and with it the parents that hold nothing any more.
 
     Nothing happens if it is not there.
-
-    Raises:
-        ValueError: the path is empty.
     """
     if not path:
         raise ValueError("Cannot remove the whole document. Name a field.")
-    parents: list[Any] = [mutable]
-    for key in path[:-1]:
-        child = parents[-1].get(key)
-        if child is None or not isinstance(child, (dict, MutableMapping)):
-            return
-        parents.append(child)
-    if path[-1] not in parents[-1]:
-        return
-    for parent, key in zip(reversed(parents), reversed(path), strict=True):
-        del parent[key]
-        if parent:
-            return
+    key, *rest = path
+    child = mutable.get(key)
+    if not rest:
+        mutable.pop(key, None)
+    elif child and isinstance(child, (dict, MutableMapping)):
+        remove(child, (*rest,))
+        if not child:
+            del mutable[key]
 
 
 def build_without(mapping: T, path: FieldPath) -> T:
@@ -146,20 +135,16 @@ def build_without(mapping: T, path: FieldPath) -> T:
     which stays as it is; it is returned if it has nothing of the path. Unlike with :func:`remove`,
     parents that were empty before go too.
     """
-    if path[0] not in mapping:
+    key, *rest = path
+    if key not in mapping:
         return mapping
-    result = dict(mapping)
-    parents = [result]
-    for key in path[:-1]:
-        child = parents[-1].get(key)
-        if not is_mapping(child):
-            break
-        parents[-1][key] = dict(child)
-        parents.append(parents[-1][key])
-    else:
-        parents[-1].pop(path[-1], None)
-    while len(parents) > 1 and not parents.pop():
-        del parents[-1][path[len(parents) - 1]]
+    result: dict[str, Any] = dict(mapping)
+    if not rest:
+        del result[key]
+    elif is_mapping(result[key]):
+        result[key] = build_without(result[key], (*rest,))
+        if not result[key]:
+            del result[key]
     return cast("T", result)
 
 

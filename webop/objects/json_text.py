@@ -32,9 +32,6 @@ def load(text: bytes | str) -> Any:
 
     The garbage collector pauses for large ones: it would look at all new values again and again,
     which takes several times as long as to read them.
-
-    Raises:
-        orjson.JSONDecodeError: it is not JSON, or has more than 1024 levels.
     """
     if len(text) < LARGE:
         return orjson.loads(text)
@@ -50,12 +47,7 @@ def load(text: bytes | str) -> Any:
 def cut(text: bytes, limit: int, mark: Callable[[bytes], bytes] = lambda _: b"null") -> bytes:
     """Return a JSON text with marks in place of values that are nested deeper than the limit.
 
-    Up to ``SPARE`` more levels remain, if nothing is nested in them.
-
-    Args:
-        text: the JSON text.
-        limit: the number of levels that remain.
-        mark: returns the mark for the text of a value, as JSON.
+    Up to ``SPARE`` more levels remain, if nothing is nested in them. The marks are JSON.
     """
     kept: list[bytes] = []
     depth = start = end = begin = 0

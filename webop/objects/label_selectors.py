@@ -15,17 +15,11 @@ _MEMBERSHIP: Final = re.compile(rf"{_KEY}\s+(?P<sign>in|notin)\s*\((?P<values>[^
 
 
 class Requirement(NamedTuple):
-    """One condition of a selector: a label has one of some values, or has none of them.
-
-    Attributes:
-        key: the name of the label.
-        values: None for any value.
-        is_wanted: whether the label must have one of them.
-    """
+    """One condition of a selector: a label has one of some values, or has none of them."""
 
     key: str
-    values: frozenset[str] | None
-    is_wanted: bool = True
+    values: frozenset[str] | None  # None for any value
+    is_wanted: bool = True  # whether the label must have one of them
 
     def holds(self, labels: Mapping[str, str]) -> bool:
         """Return whether labels meet the condition."""

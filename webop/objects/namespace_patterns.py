@@ -27,14 +27,8 @@ def matches_pattern(name: str, pattern: NamespacePattern) -> bool:
     globs = [glob.strip() for glob in pattern.split(",")]
     if globs[0].startswith("!"):
         globs.insert(0, "*")
-    is_match = False
-    for position, glob in enumerate(globs):
-        is_hit = fnmatch.fnmatchcase(name, glob.lstrip("!"))
-        if position == 0 and not is_hit:
-            return False
-        if is_hit:
-            is_match = not glob.startswith("!")
-    return is_match
+    hits = [glob for glob in globs if fnmatch.fnmatchcase(name, glob.lstrip("!"))]
+    return hits[:1] == globs[:1] and not hits[-1].startswith("!")
 
 
 def select_namespaces(

@@ -1,9 +1,7 @@
 """Patches: the changes that handlers and webop make in an object.
 
-A handler gets an empty :class:`Patch` as the kwarg `patch` and fills it; the reactor adds its own
-progress and sends the whole as a JSON merge patch (RFC 7386) and, for the transformation functions
-of `patch.fns`, as a JSON patch (RFC 6902). The admission answers with a JSON patch for both kinds
-(chapters "Timers", "Daemons" and "Admission control" of the manual).
+The reactor sends them as a JSON merge patch (RFC 7386) and, for the functions of `patch.fns`, as a
+JSON patch (RFC 6902). The admission answers with a JSON patch for both kinds.
 """
 
 from __future__ import annotations
@@ -134,10 +132,11 @@ class Patch(dict[str, Any]):
             those of the status, as it does with the status subresource only.
 
     Attributes:
+        fns: the transformation functions, to be appended to.
         writer: writes the changes and clears them; None where they are written only in the end.
     """
 
-    __slots__ = ("_body", "_fns", "_has_generations", "writer")
+    __slots__ = ("_body", "_has_generations", "fns", "writer")
 
     def __init__(
         self,
@@ -153,18 +152,13 @@ class Patch(dict[str, Any]):
         self._has_generations = has_generations
         self.writer: Callable[[], Any] | None = None
         self._body = body
-        self._fns = [*src.fns, *fns] if isinstance(src, Patch) else [*fns]
+        self.fns: list[PatchFn] = [*src.fns, *fns] if isinstance(src, Patch) else [*fns]
 
     @property
     def generation(self) -> int | None:
         """The generation of the object as the handler sees it, if it says something."""
         found = resolve(self._body, ("metadata", "generation")) if self._has_generations else None
         return found if isinstance(found, int) else None
-
-    @property
-    def fns(self) -> list[PatchFn]:
-        """The transformation functions, to be appended to."""
-        return self._fns
 
     @property
     def spec(self) -> StanzaPatch:
@@ -184,17 +178,17 @@ class Patch(dict[str, Any]):
     meta = metadata
 
     def __bool__(self) -> bool:
-        return len(self) > 0 or len(self._fns) > 0
+        return len(self) > 0 or len(self.fns) > 0
 
     def __repr__(self) -> str:
         parts = [super().__repr__()] if len(self) else []
-        parts += [f"fns={self._fns!r}"] if self._fns else []
+        parts += [f"fns={self.fns!r}"] if self.fns else []
         return f"{type(self).__name__}({', '.join(parts)})"
 
     def clear(self) -> None:
         """Forget all changes, the functions included."""
         super().clear()
-        self._fns.clear()
+        self.fns.clear()
 
     def apply(self) -> Any:
         """Write the changes of a daemon or a timer now, not only when it ends; then forget them.
@@ -234,9 +228,9 @@ class Patch(dict[str, Any]):
             raise ValueError("A JSON patch needs the body that it is for: as_json_patch(body).")
         before = get_raw(base)
         after = apply_merge_patch(before, self)
-        if self._fns:
+        if self.fns:
             after = clone(after)
-            for fn in self._fns:
+            for fn in self.fns:
                 fn(cast("RawBody", after))
         return build_json_patch(before, after)
 

@@ -1,8 +1,7 @@
 """Kinds of resources: those that a cluster has, and those that handlers ask for.
 
 The discovery makes a :class:`Resource` of each kind of the cluster. The decorators make a
-:class:`Selector` of their arguments with :func:`parse_selector`. The observer brings both
-together to know what to watch (chapter "Resource specification" of the manual).
+:class:`Selector` of their arguments (chapter "Resource specification" of the manual).
 """
 
 from __future__ import annotations
@@ -297,8 +296,8 @@ class Selector:
         if self.any_name is EVERYTHING:
             return not _is_event(resource)
         if self.any_name is not None:
-            names = (resource.plural, resource.singular, resource.kind)
-            return self.any_name in names or self.any_name in resource.shortcuts
+            names = (resource.plural, resource.singular, resource.kind, *resource.shortcuts)
+            return self.any_name in names
         if self.category is not None:
             return self.category in resource.categories
         if self.shortcut is not None:

@@ -30,12 +30,7 @@ def find_shard(text: str) -> int:
 
 
 def build_shard_selector(field: str, shards: Collection[int]) -> str:
-    """Return the ``shardSelector`` of requests for these shards; empty if they are all.
-
-    Args:
-        field: ``"uid"`` or ``"namespace"``, of the metadata.
-        shards: those of which objects are wanted.
-    """
+    """Return the ``shardSelector`` of requests for these shards; empty if they are all."""
     if len({*shards}) == SHARDS:
         return ""
     ranges = (
@@ -53,11 +48,7 @@ def format_shards(shards: Iterable[int]) -> str:
 
 
 def parse_shards(text: str) -> frozenset[int]:
-    """Return the shards of a text as :func:`format_shards` makes it.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """Return the shards of a text as :func:`format_shards` makes it, or raise a ValueError."""
     found = set[int]()
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")

@@ -15,10 +15,17 @@ from webop.objects.fields import ensure, resolve
 
 _PATH = ("status", "conditions")
 _STATUSES = {True: "True", False: "False", None: "Unknown"}
-# Characters, as in the schema of meta/v1 Condition, like the patterns.
-_TYPE_LIMIT, _REASON_LIMIT, _MESSAGE_LIMIT = 316, 1024, 32768
-_is_type = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
-_is_reason = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?")
+
+# Patterns, and limits of characters, as in the schema of meta/v1 Condition.
+TYPE = (
+    r"([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
+    "(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])"
+)
+REASON = "[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?"
+TYPE_LIMIT, REASON_LIMIT, MESSAGE_LIMIT = 316, 1024, 32768
+
+VALID = "Valid"  # the type of the condition that says whether an object fits its model
+_MISFIT, _FITS = "DoesNotFit", "Fits"
 
 
 def build_condition(
@@ -33,14 +40,14 @@ def build_condition(
     Raises:
         ValueError: API servers would refuse it.
     """
-    if not _is_type.fullmatch(type) or len(type) > _TYPE_LIMIT:
+    if not re.fullmatch(TYPE, type) or len(type) > TYPE_LIMIT:
         raise ValueError(f"The type of a condition must be a word such as 'Ready', got {type!r}.")
     if status not in _STATUSES:
         raise ValueError(f"The status of a condition must be True, False or None, got {status!r}.")
-    if not _is_reason.fullmatch(reason) or len(reason) > _REASON_LIMIT:
+    if not re.fullmatch(REASON, reason) or len(reason) > REASON_LIMIT:
         raise ValueError(f"reason= must be a word such as 'PodsStarting', got {reason!r}.")
     condition: dict[str, Any] = {"type": type, "status": _STATUSES[status], "reason": reason}
-    condition["message"] = message[:_MESSAGE_LIMIT]
+    condition["message"] = message[:MESSAGE_LIMIT]
     if generation is not None:
         condition["observedGeneration"] = generation
     return condition
@@ -83,3 +90,15 @@ def meets(obj: Mapping[str, Any], wish: str) -> bool:
     condition = find_condition(obj, name) or {}
     expected = (status or "True").lower()
     return str(condition.get("status")).lower() == expected and not is_outdated(obj, condition)
+
+
+def is_marked_unfit(raw: Any) -> bool:
+    """Return whether an object has the condition of an object that did not fit its model."""
+    found = find_condition(raw, VALID)
+    return bool(found) and found.get("status") == "False" and found.get("reason") == _MISFIT
+
+
+def build_validity(problem: str | None, generation: int | None) -> dict[str, Any]:
+    """Return the condition that says whether an object fits its model."""
+    reason = _FITS if problem is None else _MISFIT
+    return build_condition(VALID, problem is None, reason, problem or "", generation)

@@ -34,8 +34,8 @@ from webop.handlers.model import (
     ReconcileHandler,
 )
 from webop.handlers.stopping import DaemonStoppingReason
-from webop.models.validity_condition import is_marked_unfit
 from webop.objects.body import Body
+from webop.objects.status_conditions import is_marked_unfit
 from webop.objects.storage.diffbase import EssenceDigest
 from webop.reactor.entry import Entry
 from webop.reactor.reconcilers import find_due

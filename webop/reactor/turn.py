@@ -21,11 +21,10 @@ from webop.handlers.causes import ChangeCause, EventCause, ResourceCause
 from webop.handlers.filters import matches
 from webop.handlers.model import EventHandler, MappingHandler, Reason
 from webop.handlers.registry import deduplicated
-from webop.models.validity_condition import build_validity
 from webop.objects.body import Body, RawEvent
 from webop.objects.fields import clone
 from webop.objects.patch import Patch
-from webop.objects.status_conditions import put_condition
+from webop.objects.status_conditions import build_validity, put_condition
 from webop.reactor import changes, daemons, failures
 from webop.reactor.decision import Decision, decide
 from webop.reactor.entry import Entry

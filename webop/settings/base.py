@@ -22,14 +22,12 @@ from typing import (
 )
 
 from webop.logs.sanitizing import describe_line
+from webop.objects.typed_values import LONGEST
 from webop.settings.values import parse
 
 T = TypeVar("T")
 
 _HERE = Path(__file__).parent
-
-#: Characters of a value in error messages.
-LONGEST = 200
 
 
 class UnknownSettingError(AttributeError):
@@ -97,11 +95,7 @@ class Section:
         return found
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set a setting.
-
-        Raises:
-            SettingError: the name is unknown, with a suggestion; or the value is invalid.
-        """
+        """Set a setting, or raise a SettingError; about an unknown name, with a suggestion."""
         kind = type(self)
         hint = list_fields(kind).get(name)
         if hint is not None:
@@ -122,11 +116,7 @@ class Section:
     if not TYPE_CHECKING:  # mypy reports unknown names itself
 
         def __getattr__(self, name: str) -> Any:
-            """Refuse an unknown name, with a suggestion.
-
-            Raises:
-                UnknownSettingError: no setting or group has this name.
-            """
+            """Refuse an unknown name, with a suggestion."""
             if name.startswith("_"):
                 raise AttributeError(name)
             raise UnknownSettingError(_describe_absence(type(self), name))

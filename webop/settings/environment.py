@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, get_type_hints
 
 from webop.errors import ConfigurationError
-from webop.settings.base import LONGEST, Section, SettingError, find_setters, list_fields
+from webop.objects.typed_values import LONGEST
+from webop.settings.base import Section, SettingError, find_setters, list_fields
 from webop.settings.values import parse
 
 logger = logging.getLogger(__name__)

@@ -4,9 +4,6 @@ Users set them in startup handlers (``settings.posting.level = logging.WARNING``
 (``WEBOP_POSTING__LEVEL=30``), or pass an object to ``webop.run(settings=…)``. Assignments are
 checked immediately. Times are in seconds. The docstring of a setting is its description on the page
 "Settings".
-
-:mod:`webop.settings.base` has the base class of the groups, :mod:`webop.settings.values` the types,
-:mod:`webop.settings.environment` the variables.
 """
 
 from __future__ import annotations
@@ -26,6 +23,7 @@ from webop.objects.storage.progress import (
     ProgressStorage,
     SmartProgressStorage,
 )
+from webop.objects.typed_values import must_be, number
 from webop.servers.limits import DefaultLimits
 from webop.settings.base import Section, made
 from webop.settings.environment import apply_environment
@@ -40,9 +38,7 @@ from webop.settings.values import (
     Seconds,
     Server,
     Subdomain,
-    number,
     parse,
-    text,
     without_effect,
 )
 from webop.settings.watch_selectors import Kinds, SelectorMapping, Selectors
@@ -158,10 +154,10 @@ class LeadershipSettings(Section):
     handles all objects of a namespace."""
     unsharded: Kinds = ()
     """Kinds that one replica handles alone: the owner of shard 0."""
-    canary_shards: Annotated[int, number(int, least=1, most=SHARDS)] | None = None
+    canary_shards: Annotated[int, number(1, SHARDS, is_whole=True)] | None = None
     """How many shards the replicas of this version try the version with; None for a normal replica.
     The variable WEBOP_CANARY sets it, too."""
-    canary_failures: Annotated[float, number(least=0, most=1)] = 0.2
+    canary_failures: Annotated[float, number(0, 1)] = 0.2
     """The share of failed calls of handlers from which a canary gives up its shards."""
     lease_namespace: str | None = None
     """The namespace of the Lease; by default that of the credentials, such as the pod's."""
@@ -285,7 +281,7 @@ class AdmissionSettings(PoolSection):
     the others."""
     executor: concurrent.futures.Executor = made(_ADMISSION.build_default)
     """The thread pool of sync admission handlers."""
-    memo_limit: Annotated[int, number(int, least=0)] = 5000
+    memo_limit: Annotated[int, number(0, is_whole=True)] = 5000
     """The maximum number of memos for objects that webop knows only from reviews; it drops the
     oldest."""
     shutdown_delay: Seconds = 10.0
@@ -348,7 +344,10 @@ class NetworkingSettings(Section):
     above, and ``Retry-After`` extends it to a minute at most."""
     trust_env: bool = False
     """Whether the client uses the proxies in environment variables."""
-    field_manager: Annotated[str, text(1, 128)] | None = None
+    field_manager: (
+        Annotated[str, must_be("1 to 128 characters", str, lambda text: 1 <= len(text) <= 128)]
+        | None
+    ) = None
     """The field manager of what handlers apply with the client; its name begins those of children.
     None for the name of the operator."""
     rights: Rights = ()
@@ -359,7 +358,9 @@ class NetworkingSettings(Section):
 class PersistenceSettings(Section):
     """The state on the objects, and its storages."""
 
-    finalizer: Annotated[str, text(1)] = "kopf.zalando.org/KopfFinalizerMarker"
+    finalizer: Annotated[str, must_be("a string that is not empty", str, bool)] = (
+        "kopf.zalando.org/KopfFinalizerMarker"
+    )
     """The name of the finalizer."""
     progress_storage: ProgressStorage = made(SmartProgressStorage)
     """The storage of the progress of handlers."""
@@ -394,11 +395,7 @@ class PersistenceSettings(Section):
         self._prefix = value
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set a setting.
-
-        Raises:
-            SettingError: also if the prefix has set it.
-        """
+        """Set a setting, unless the prefix has set it."""
         if name in _STORAGES and self._prefix is not None:
             raise self._build_error(name, value, _CLASH.format("prefix"))
         super().__setattr__(name, value)

@@ -9,26 +9,15 @@ from webop.settings.base import Section
 
 
 class Threads(NamedTuple):
-    """The threads for sync functions of one kind.
+    """The threads for sync functions of one kind."""
 
-    Attributes:
-        name: the prefix of thread names, after "webop-".
-        calls: what runs in the threads, for messages.
-        group: the group of settings that it belongs to.
-        size: the default limit of threads; None for Python's own default.
-    """
-
-    name: str
-    calls: str
-    group: str
-    size: int | None = None
+    name: str  # the prefix of their names, after "webop-"
+    calls: str  # what runs in them, for messages
+    group: str  # of the settings
+    size: int | None = None  # the default limit; None for Python's own default
 
     def build_executor(self, size: int | None) -> concurrent.futures.Executor:
-        """Return a pool that starts threads when it needs them.
-
-        Raises:
-            ValueError: the size is not a positive integer.
-        """
+        """Return a pool that starts threads when it needs them."""
         if size is not None and type(size) is not int:
             raise ValueError(f"The number of threads for sync {self.calls} must be an integer.")
         if size is not None and size < 1:

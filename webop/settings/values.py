@@ -1,19 +1,16 @@
-"""The types of settings: what they accept, in code and as the texts of variables.
-
-A type is a plain one, or ``Annotated`` with a function that converts a value or says what it must
-be. :func:`parse` applies them; it needs no pydantic, which takes longer to import than the rest.
-"""
+"""The types of settings: what they accept, in code and as the texts of variables."""
 
 from __future__ import annotations
 
 import logging
-import math
+import sys
 from collections.abc import Callable, Iterable, Sequence
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from contextlib import suppress
+from typing import Annotated, Any, get_args
 
 from webop.objects.names import LABEL, SUBDOMAIN
 from webop.objects.rights import parse_right
+from webop.objects.typed_values import convert, is_number, must_be, number
 
 logger = logging.getLogger(__name__)
 
@@ -24,91 +21,20 @@ _FLAGS = {
 
 
 def parse(hint: Any, value: Any) -> Any:
-    """Return a value as a type says.
+    """Return a value as a type says; texts can stand for numbers and flags.
 
     Raises:
         ValueError: it does not fit; the message says what it must be, such as "it must be …".
     """
-    kind, options = get_origin(hint), get_args(hint)
-    if kind in (Union, UnionType):
-        if value is None and NoneType in options:
-            return None
-        (hint,) = (option for option in options if option is not NoneType)
-        return parse(hint, value)
-    if kind is Annotated:
-        return options[1](value)
-    if kind is Literal:
-        if value not in options:
-            names = f"{', '.join(map(repr, options[:-1]))} or {options[-1]!r}"
-            raise ValueError(f"it must be {names}")
-        return value
-    if hint in _PLAIN:
-        return _PLAIN[hint](value)
-    if not isinstance(value, hint):
-        raise ValueError(f"it must be an instance of {hint.__name__}")  # noqa: TRY004 - one kind
-    return value
-
-
-def number(
-    kind: Callable[[Any], Any] = float,
-    *,
-    least: float = -math.inf,
-    most: float = math.inf,
-    above: float = -math.inf,
-) -> Callable[[Any], Any]:
-    """Return a check for numbers within limits, also as texts; int for whole ones."""
-    plain = "it must be a whole number" if kind is int else "it must be a number"
-
-    def check(value: Any) -> Any:
-        if isinstance(value, bool):  # it is not a number of anything
-            raise ValueError(plain)  # noqa: TRY004 - one kind of error
-        try:
-            found = kind(value)
-        except (TypeError, ValueError, OverflowError):
-            raise ValueError(plain) from None
-        if kind is int and not isinstance(value, str) and found != value:
-            raise ValueError(plain)
-        if not math.isfinite(found):
-            raise ValueError("it must be a finite number")
-        if found < least:
-            raise ValueError(f"it must be greater than or equal to {least}")
-        if found > most:
-            raise ValueError(f"it must be less than or equal to {most}")
-        if found <= above:
-            raise ValueError(f"it must be greater than {above}")
-        return found
-
-    return check
-
-
-def text(least: int = 0, most: int | None = None) -> Callable[[Any], str]:
-    """Return a check for strings of a length."""
-
-    def check(value: Any) -> str:
-        if not isinstance(value, str):
-            raise ValueError("it must be a string")  # noqa: TRY004 - one kind of error
-        if len(value) < least:
-            raise ValueError(f"it must have at least {least} character")
-        if most is not None and len(value) > most:
-            raise ValueError(f"it must have at most {most} characters")
-        return value
-
-    return check
-
-
-def _parse_flag(value: Any) -> bool:
-    found = _FLAGS.get(str(value).lower())
-    if found is None or not isinstance(value, bool | int | str):
-        raise ValueError("it must be True or False")
-    return found
-
-
-_PLAIN: dict[Any, Callable[[Any], Any]] = {
-    bool: _parse_flag,
-    int: number(int),
-    float: number(),
-    str: text(),
-}
+    kind = hint
+    while options := get_args(kind):
+        kind = options[0]
+    if kind is bool:
+        value = _FLAGS.get(str(value).lower(), value)
+    elif kind in (int, float) and isinstance(value, str):
+        with suppress(ValueError):
+            value = kind(value)
+    return convert(hint, value)
 
 
 def check_delays(value: Any) -> Any:
@@ -128,33 +54,13 @@ def check_delays(value: Any) -> Any:
 
 def _parse_level(value: Any) -> Any:
     """Return a level; it can also be named."""
-    level = logging.getLevelNamesMapping().get(value.upper()) if isinstance(value, str) else value
-    if level is None and str(value).isalpha():
-        raise ValueError("it must be a number or the name of a level, such as 20 or INFO")
-    return _PLAIN[int](value if level is None else level)
+    return logging.getLevelNamesMapping().get(str(value).upper(), value)
 
 
-def _check_server(value: Any) -> Any:
-    """Refuse values that are not webhook servers (chapter "Admission control")."""
+def _is_server(value: Any) -> bool:
+    """Return whether this is a webhook server, or None (chapter "Admission control")."""
     is_class = isinstance(value, type) and hasattr(value, "__aenter__")
-    if value is None or (callable(value) and not is_class):
-        return value
-    raise ValueError("it must be a webhook server, such as webop.WebhookServer(port=9443)")
-
-
-def _check_subdomain(value: Any) -> Any:
-    """Refuse strings that cannot be the name of a webhook configuration (RFC 1123, subdomain)."""
-    if _PLAIN[str](value) and not SUBDOMAIN.fullmatch(value):
-        raise ValueError("it must be a lower-case DNS name, such as auto.example.com")
-    return value
-
-
-def _check_label(value: Any) -> Any:
-    """Refuse strings that not all objects can have as their name (RFC 1035, label)."""
-    if not (isinstance(value, str) and LABEL.fullmatch(value)):
-        text = "it must be 1 to 63 lowercase letters, digits and '-'"
-        raise ValueError(f"{text}, and begin with a letter, such as shop-operator")
-    return value
+    return value is None or (callable(value) and not is_class)
 
 
 def _check_rights(value: Any) -> Any:
@@ -169,7 +75,7 @@ def _check_rights(value: Any) -> Any:
 
 def without_effect(name: str) -> Callable[[Any], Any]:
     """Return a check for a time that Kopf has, but webop does not need: it logs a warning."""
-    check = number(least=0)
+    check = number(0)
 
     def warn(value: Any) -> Any:
         value = None if value is None else check(value)
@@ -179,12 +85,28 @@ def without_effect(name: str) -> Callable[[Any], Any]:
     return warn
 
 
-Seconds = Annotated[float, number(least=0)]
-Positive = Annotated[float, number(above=0)]
-Count = Annotated[int, number(int, least=1)]
+_is_finite = must_be("a finite number", where=lambda value: value <= sys.float_info.max)
+Seconds = Annotated[float, number(0), _is_finite]
+Positive = Annotated[float, number(above=0), _is_finite]
+Count = Annotated[int, number(1, is_whole=True)]
 Delays = Annotated[float | Iterable[float], check_delays]
-Level = Annotated[int, _parse_level]
-Server = Annotated[Any, _check_server]
-Subdomain = Annotated[str, _check_subdomain] | None
-Label = Annotated[str, _check_label]
+Level = Annotated[
+    int,
+    _parse_level,
+    must_be("a number or the name of a level, such as 20 or INFO", int, is_number),
+]
+Server = Annotated[
+    Any, must_be("a webhook server, such as webop.WebhookServer(port=9443)", where=_is_server)
+]
+_NAME = "a lower-case DNS name, such as auto.example.com"
+_is_name = must_be(_NAME, str, lambda value: not value or SUBDOMAIN.fullmatch(value))
+Subdomain = Annotated[str, _is_name] | None
+Label = Annotated[
+    str,
+    must_be(
+        "1 to 63 lowercase letters, digits and '-', and begin with a letter, such as shop-operator",
+        str,
+        LABEL.fullmatch,
+    ),
+]
 Rights = Annotated[Sequence[str], _check_rights]

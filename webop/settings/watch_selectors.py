@@ -64,11 +64,7 @@ class SelectorMapping(MutableMapping["SelectorKey", str]):
 
 
 def _parse(key: SelectorKey) -> Selector:
-    """Return the kinds that a key means.
-
-    Raises:
-        TypeError: it means none.
-    """
+    """Return the kinds that a key means, or raise a TypeError."""
     if isinstance(key, Selector):
         return key
     if is_class(key):

@@ -11,12 +11,12 @@ import orjson
 
 from webop.aio.clock import now
 from webop.errors import ConfigurationError
-from webop.handlers.option_values import must_be
 from webop.handlers.options import parse_options
 from webop.models.definitions import is_instance
 from webop.models.fitting import dump
 from webop.objects.fields import Json, unwrap_mapping
 from webop.objects.resources import Resource, guess_plural
+from webop.objects.typed_values import must_be
 
 if TYPE_CHECKING:
     from pydantic import BaseModel

@@ -171,12 +171,7 @@ def change(**changes: Any) -> Json:
         ("timeout_seconds", 0, ValueError, "greater than or equal to 1, got 0"),
         ("timeout_seconds", 31, ValueError, "less than or equal to 30, got 31"),
         ("timeout_seconds", 2.5, TypeError, "a whole number, got 2.5"),
-        (
-            "failure_policy",
-            "ignore",
-            ValueError,
-            "('Fail' or 'Ignore'|'Ignore' or 'Fail'), got 'ignore'",
-        ),
+        ("failure_policy", "ignore", ValueError, "'Fail' or 'Ignore', got 'ignore'"),
         ("match_conditions", "true", TypeError, "mapping of names to CEL expressions"),
         ("match_conditions", [{"name": "a"}], TypeError, r"\[0\]\['expression'\] is missing"),
         ("match_conditions", {"a b": "true"}, ValueError, BAD_NAME),
@@ -186,7 +181,7 @@ def change(**changes: Any) -> Json:
         ("namespace_selector", {"a b": "c"}, ValueError, BAD_NAME),
         ("namespace_selector", {"matchLabels": {}, "a": "b"}, TypeError, r"\['a'\] is unknown"),
         ("namespace_selector", change(operator=...), TypeError, "operator.* missing"),
-        ("namespace_selector", change(operator="in"), ValueError, "'In', 'NotIn', .*, got 'in'"),
+        ("namespace_selector", change(operator="in"), ValueError, "'In' or 'NotIn', got 'in'"),
         ("namespace_selector", change(operator="Exists"), ValueError, "no values for Exists"),
         ("namespace_selector", change(values=["b c"]), ValueError, BAD_VALUE),
         # The same for labels, as they go to the API server, too.

@@ -121,6 +121,7 @@ def test_delays_are_numbers_or_anything_to_iterate_over(value: Any) -> None:
         # False is not "no limit", nor is infinity; there is None.
         ("networking", "connect_timeout", False),
         ("admission", "replica_lifetime", float("inf")),  # no record could hold it
+        ("admission", "replica_lifetime", 10**400),  # more than a float can be
         ("persistence", "prefix", "Shop/x"),
         ("peering", "lifetime", 0),
     ],

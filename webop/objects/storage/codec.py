@@ -64,10 +64,7 @@ class EssenceDigest:
         return EssenceDigest.of(essence) == self
 
     def restore(self, essence: BodyEssence) -> BodyEssence:
-        """Return the state that was handled as far as it is known.
-
-        It is the given one, if it is the same; otherwise it is empty.
-        """
+        """Return the state that was handled: this one, if it is the same; else it is unknown."""
         return essence if self.matches(cast("Mapping[str, Any]", essence)) else {}
 
 
@@ -134,17 +131,14 @@ def measure_all(annotations: Mapping[str, Any]) -> int:
 
 
 def compress(essence: Mapping[str, Any], limit: int) -> str | None:
-    """Return the compressed text of a state, to be read by :func:`decode_essence`.
-
-    None if it takes more bytes than the limit.
-    """
+    """Return the compressed text of a state; None if it takes more bytes than the limit."""
     packed = base64.b64encode(zlib.compress(encode(essence, is_sorted=True).encode()))
     text = f'{{"{_COMPRESSED}":"{packed.decode("ascii")}"}}'
     return text if len(text) <= limit else None
 
 
 def summarize(essence: Mapping[str, Any]) -> str:
-    """Return the text of a state's digest, to be read by :func:`decode_essence`."""
+    """Return the text of a state's digest."""
     return f'{{"{_DIGEST}":"{EssenceDigest.of(essence).sha256}"}}'
 
 

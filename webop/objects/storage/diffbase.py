@@ -2,8 +2,7 @@
 
 The reactor compares the essence of an object with the stored one to find out what has happened
 to the object, and stores the essence when all handlers have succeeded (chapters "Configuration"
-and "Handlers" of the manual). Users choose or write a storage in
-``settings.persistence.diffbase_storage``.
+and "Handlers" of the manual).
 """
 
 from __future__ import annotations

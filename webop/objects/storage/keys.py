@@ -65,9 +65,8 @@ def find_managed_prefixes(annotations: Iterable[str]) -> tuple[str, ...]:
     """Find the prefixes under which operators of this family keep their state.
 
     They are recognized by the default prefix or a subdomain of it, or that of conversions, and
-    others by the marker beside them. Operators leave each other's annotations out of the
-    comparison of states; otherwise, two operators of one object would react to each other without
-    end. The prefixes have their slashes, as ``str.startswith`` takes them.
+    others by the marker beside them. If operators did not leave these out of the comparison of
+    states, they would react to each other without end.
     """
     prefixes: set[str] = set()
     for annotation in annotations:

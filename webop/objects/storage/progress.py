@@ -1,9 +1,8 @@
 """The progress of handlers on an object: one record each, kept until the handling is over.
 
 A record outlives the process, so that a restarted operator goes on where it was: finished
-handlers are not called again, delayed ones in due time. The reactor asks for the records at each
-event and purges them at the end of a cycle (chapters "Continuity" and "Configuration" of the
-manual). Users choose or write a storage in ``settings.persistence.progress_storage``.
+handlers are not called again, delayed ones in due time (chapters "Continuity" and "Configuration"
+of the manual).
 """
 
 from __future__ import annotations
