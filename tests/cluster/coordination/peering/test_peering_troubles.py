@@ -15,7 +15,7 @@ from webop import ConnectionInfo
 from webop.client.auth.kubeconfig import read_kubeconfig
 from webop.testing import LocalCluster
 
-LOST = {"error_backoffs": [0.05] * 20, "request_timeout": 2}
+LOST = {"error_backoffs": [0.05] * 20}
 
 
 async def test_garbage_in_the_status_is_told_once_and_ignored(
