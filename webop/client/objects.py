@@ -95,6 +95,45 @@ class _Target(NamedTuple):
     subresource: str | None = None
 
 
+class _InNamespace(TypedDict, total=False):
+    namespace: str | None
+
+
+class _WithTimeout(_InNamespace, total=False):
+    timeout: float | None
+
+
+class _Part(_InNamespace, total=False):
+    subresource: str | None
+
+
+class _Reading(_Part, total=False):
+    managed_fields: bool
+
+
+class _Creating(_Part, total=False):
+    kind: KindName | None
+    name: str | None
+
+
+class _Owning(_InNamespace, total=False):
+    field_manager: str | None
+    force: bool
+
+
+class _Applying(_Owning, _Part, total=False):
+    pass
+
+
+class _Selecting(_InNamespace, total=False):
+    labels: Mapping[str, str] | str | None
+    fields: Mapping[str, str] | str | None
+
+
+class _Watching(_Selecting, total=False):
+    on_listed: Callable[[], object]
+
+
 class DeleteOptions(TypedDict, total=False):
     """How an object is deleted (Kubernetes API, meta/v1 DeleteOptions)."""
 
@@ -190,19 +229,9 @@ class AsyncClient:
         return SyncClient(self, self._loop or asyncio.get_running_loop())
 
     @overload
-    async def get(
-        self, kind: type[M], name: str, *, namespace: str | None = None, subresource: None = None
-    ) -> M: ...
+    async def get(self, kind: type[M], name: str, **options: Unpack[_InNamespace]) -> M: ...
     @overload
-    async def get(
-        self,
-        kind: KindName,
-        name: str,
-        *,
-        namespace: str | None = None,
-        subresource: str | None = None,
-        managed_fields: bool = False,
-    ) -> Obj: ...
+    async def get(self, kind: KindName, name: str, **options: Unpack[_Reading]) -> Obj: ...
     async def get(
         self,
         kind: Kind,
@@ -229,23 +258,9 @@ class AsyncClient:
         return found if subresource else fit_kind(kind, found)
 
     @overload
-    def list(
-        self,
-        kind: type[M],
-        *,
-        namespace: str | None = None,
-        labels: Mapping[str, str] | str | None = None,
-        fields: Mapping[str, str] | str | None = None,
-    ) -> Items[M]: ...
+    def list(self, kind: type[M], **options: Unpack[_Selecting]) -> Items[M]: ...
     @overload
-    def list(
-        self,
-        kind: KindName,
-        *,
-        namespace: str | None = None,
-        labels: Mapping[str, str] | str | None = None,
-        fields: Mapping[str, str] | str | None = None,
-    ) -> Items[Obj]: ...
+    def list(self, kind: KindName, **options: Unpack[_Selecting]) -> Items[Obj]: ...
     def list(
         self,
         kind: Kind,
@@ -289,23 +304,11 @@ class AsyncClient:
 
     @overload
     def watch(
-        self,
-        kind: type[M],
-        *,
-        namespace: str | None = None,
-        labels: Mapping[str, str] | str | None = None,
-        fields: Mapping[str, str] | str | None = None,
-        on_listed: Callable[[], object] = lambda: None,
+        self, kind: type[M], **options: Unpack[_Watching]
     ) -> AsyncGenerator[Change[M], None]: ...
     @overload
     def watch(
-        self,
-        kind: KindName,
-        *,
-        namespace: str | None = None,
-        labels: Mapping[str, str] | str | None = None,
-        fields: Mapping[str, str] | str | None = None,
-        on_listed: Callable[[], object] = lambda: None,
+        self, kind: KindName, **options: Unpack[_Watching]
     ) -> AsyncGenerator[Change[Obj], None]: ...
     async def watch(
         self,
@@ -379,17 +382,9 @@ class AsyncClient:
         return Items(read_log(self._requests, locate, options, self.timeout))
 
     @overload
-    async def create(self, body: M, *, namespace: str | None = None) -> M: ...
+    async def create(self, body: M, **options: Unpack[_InNamespace]) -> M: ...
     @overload
-    async def create(
-        self,
-        body: Mapping[str, Any],
-        *,
-        namespace: str | None = None,
-        kind: KindName | None = None,
-        name: str | None = None,
-        subresource: str | None = None,
-    ) -> Obj: ...
+    async def create(self, body: Mapping[str, Any], **options: Unpack[_Creating]) -> Obj: ...
     async def create(
         self,
         body: Mapping[str, Any] | BaseModel,
@@ -419,17 +414,9 @@ class AsyncClient:
         return fit_kind(type(body), await self._send("POST", target, body=raw))
 
     @overload
-    async def replace(
-        self, body: M, *, namespace: str | None = None, subresource: None = None
-    ) -> M: ...
+    async def replace(self, body: M, **options: Unpack[_InNamespace]) -> M: ...
     @overload
-    async def replace(
-        self,
-        body: Mapping[str, Any],
-        *,
-        namespace: str | None = None,
-        subresource: str | None = None,
-    ) -> Obj: ...
+    async def replace(self, body: Mapping[str, Any], **options: Unpack[_Part]) -> Obj: ...
     async def replace(
         self,
         body: Mapping[str, Any] | BaseModel,
@@ -464,25 +451,9 @@ class AsyncClient:
         return fit_kind(type(body), await self._send("PUT", target, body=raw))
 
     @overload
-    async def apply(
-        self,
-        body: M,
-        *,
-        namespace: str | None = None,
-        subresource: None = None,
-        field_manager: str | None = None,
-        force: bool = False,
-    ) -> M: ...
+    async def apply(self, body: M, **options: Unpack[_Owning]) -> M: ...
     @overload
-    async def apply(
-        self,
-        body: Mapping[str, Any],
-        *,
-        namespace: str | None = None,
-        subresource: str | None = None,
-        field_manager: str | None = None,
-        force: bool = False,
-    ) -> Obj: ...
+    async def apply(self, body: Mapping[str, Any], **options: Unpack[_Applying]) -> Obj: ...
     async def apply(
         self,
         body: Mapping[str, Any] | BaseModel,
@@ -598,23 +569,11 @@ class AsyncClient:
 
     @overload
     async def wait_for(
-        self,
-        kind: type[M],
-        name: str,
-        condition: Condition,
-        *,
-        namespace: str | None = None,
-        timeout: float | None = 60.0,
+        self, kind: type[M], name: str, condition: Condition, **options: Unpack[_WithTimeout]
     ) -> M: ...
     @overload
     async def wait_for(
-        self,
-        kind: KindName,
-        name: str,
-        condition: Condition,
-        *,
-        namespace: str | None = None,
-        timeout: float | None = 60.0,
+        self, kind: KindName, name: str, condition: Condition, **options: Unpack[_WithTimeout]
     ) -> Obj: ...
     async def wait_for(
         self,
