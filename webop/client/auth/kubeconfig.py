@@ -19,7 +19,7 @@ from urllib.parse import quote
 from webop.client.auth.exec_plugins import parse_plugin
 from webop.client.auth.expiration import detect_expiration
 from webop.client.auth.urls import check_proxy, find_server_problem, quote_path, quote_url
-from webop.client.auth.vault import ConnectionInfo, KubeconfigConnection
+from webop.client.auth.vault import ConnectionInfo
 from webop.errors import LoginError
 
 _DEFAULT = "~/.kube/config"
@@ -71,7 +71,7 @@ def read_kubeconfig(paths: Sequence[Path]) -> ConnectionInfo:
     choice = choose_context(paths)
     credentials = _read_credentials(choice)
     cluster, owner = choice.cluster, choice.cluster_owner
-    return KubeconfigConnection.build(
+    return ConnectionInfo(
         server=cluster["server"],
         insecure=cluster.get("insecure-skip-tls-verify"),
         default_namespace=choice.namespace,

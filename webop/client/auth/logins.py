@@ -12,6 +12,7 @@ that either works or says what is wrong.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import logging
 import os
@@ -25,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from webop.aio.dedicated_threads import call_in_dedicated_thread
 from webop.client.auth.expiration import detect_expiration
-from webop.client.auth.vault import ConnectionInfo, KubeconfigConnection
+from webop.client.auth.vault import ConnectionInfo
 from webop.errors import LoginError
 
 if TYPE_CHECKING:
@@ -198,17 +199,12 @@ def login_via_client(*, logger: Logger, **_: Any) -> ConnectionInfo | None:
         import kubernetes.config  # noqa: PLC0415 - optional
     except ImportError:
         return None
-    others: dict[str, Any] = {}
+    place, others = _find_source(kubernetes.config, logger)
     try:
-        kubernetes.config.load_incluster_config()
-        logger.debug("The client library has found a service account.")
-    except kubernetes.config.ConfigException:
-        place, others = _check_kubeconfig()
-        try:
+        if place:
             kubernetes.config.load_kube_config(config_file=place)
-        except Exception:  # noqa: BLE001 - any error of the library
-            return login_with_kubeconfig()
-        logger.debug("The client library has found a kubeconfig.")
+    except Exception:  # noqa: BLE001 - any error of the library
+        return login_with_kubeconfig()
     config = kubernetes.client.Configuration.get_default_copy()
     # The library refreshes tokens in this call.
     headers = [config.get_api_key_with_prefix(key) for key in _HEADER_KEYS]
@@ -227,17 +223,12 @@ async def login_via_async_client(*, logger: Logger, **_: Any) -> ConnectionInfo 
         import kubernetes_asyncio.config  # noqa: PLC0415 - optional
     except ImportError:
         return None
-    others: dict[str, Any] = {}
+    place, others = _find_source(kubernetes_asyncio.config, logger)
     try:
-        kubernetes_asyncio.config.load_incluster_config()
-        logger.debug("The async client library has found a service account.")
-    except kubernetes_asyncio.config.ConfigException:
-        place, others = _check_kubeconfig()
-        try:
+        if place:
             await kubernetes_asyncio.config.load_kube_config(config_file=place)
-        except Exception:  # noqa: BLE001 - any error of the library
-            return await asyncio.to_thread(login_with_kubeconfig)
-        logger.debug("The async client library has found a kubeconfig.")
+    except Exception:  # noqa: BLE001 - any error of the library
+        return await asyncio.to_thread(login_with_kubeconfig)
     config = kubernetes_asyncio.client.Configuration.get_default_copy()
     answers = [config.get_api_key_with_prefix(key) for key in _HEADER_KEYS]
     headers = [await answer if inspect.isawaitable(answer) else answer for answer in answers]
@@ -249,12 +240,15 @@ def login_via_async_client_in_thread(**kwargs: Any) -> ConnectionInfo | None:
     return asyncio.run(login_via_async_client(**kwargs))
 
 
-def _check_kubeconfig() -> tuple[str, dict[str, Any]]:
-    """Refuse what the libraries misinterpret, or log; return the place, and what they leave out.
+def _find_source(library: Any, logger: Logger) -> tuple[str, dict[str, Any]]:
+    """Let a library load the service account; or return where the kubeconfig is.
 
-    Raises:
-        LoginError: there is no kubeconfig, or it is not usable.
+    Refuse kubeconfigs that libraries misinterpret; return what they leave out of the others.
     """
+    with contextlib.suppress(library.ConfigException):
+        library.load_incluster_config()
+        logger.debug("%s has found a service account.", library.__name__)
+        return "", {}
     from webop.client.auth.kubeconfig import choose_context, find_kubeconfig  # noqa: PLC0415
 
     paths = find_kubeconfig(os.environ)
@@ -270,7 +264,7 @@ def _read_configuration(
     *schemes, token = next(filter(None, headers), "").rsplit(" ", 1)
     path = Path(config.cert_file or "")
     pem = path.read_bytes() if path.is_file() else b""
-    info = KubeconfigConnection.build(
+    info = ConnectionInfo(
         server=config.host,
         ca_path=config.ssl_ca_cert,
         insecure=not config.verify_ssl,

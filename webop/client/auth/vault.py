@@ -22,7 +22,7 @@ import random
 import ssl
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from webop.client.auth.urls import AnyPath, quote_path, quote_url
 from webop.errors import LoginError
@@ -96,10 +96,9 @@ class ConnectionInfo:
     expiration: dt.datetime | None = None
     proxy_url: str | None = dataclasses.field(default=None, repr=False)  # can have a password
     trust_env: bool = False
-
-    # No fields, which are those of Kopf: only kubeconfigs have them.
-    tls_server_name: ClassVar[str | None] = None
-    headers: ClassVar[Headers] = ()
+    # Of kubeconfigs; Kopf has neither the name in the certificate nor additional headers.
+    tls_server_name: str | None = dataclasses.field(default=None, kw_only=True)
+    headers: Headers = dataclasses.field(default=(), kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("ca", "certificate", "private_key"):
@@ -176,23 +175,6 @@ class ConnectionInfo:
         if self.expiration.tzinfo is None:
             return self.expiration.replace(tzinfo=dt.UTC).timestamp()
         return self.expiration.timestamp()
-
-
-@dataclasses.dataclass(frozen=True, repr=False)
-class KubeconfigConnection(ConnectionInfo):
-    """One API server of a kubeconfig, with what the fields of Kopf cannot say."""
-
-    tls_server_name: str | None = None  # type: ignore[misc]  # in the certificate
-    headers: Headers = dataclasses.field(default=(), repr=False)  # type: ignore[misc]  # additional
-
-    @classmethod
-    def build(
-        cls, *, tls_server_name: str | None = None, headers: Headers = (), **fields: Any
-    ) -> ConnectionInfo:
-        """Return a plain ConnectionInfo if its fields are enough."""
-        if tls_server_name or headers:
-            return cls(**fields, tls_server_name=tls_server_name, headers=headers)
-        return ConnectionInfo(**fields)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)

@@ -18,7 +18,6 @@ from tests.kit.scripted_server import Connection, ScriptedServer, answer_with, b
 from tests.kit.virtual_time import AdvancingLoop
 from tests.kit.waiting import eventually
 from webop import ConnectionInfo
-from webop.client.auth.vault import KubeconfigConnection
 from webop.errors import APIConnectionError, APIStatusError
 
 
@@ -325,7 +324,7 @@ async def test_a_certificate_for_another_name_is_not_trusted(ca: Pair, tls: ssl.
             ("localhost", None, False),
         ):
             url = f"https://{host}:{server.port}"
-            info = KubeconfigConnection(url, ca_data=ca.cert, tls_server_name=name)
+            info = ConnectionInfo(url, ca_data=ca.cert, tls_server_name=name)
             async with server.connect(info) as client:
                 if is_trusted:
                     assert await client.request("GET", "/x") == {}
