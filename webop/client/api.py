@@ -81,6 +81,7 @@ _IN_FLIGHT = 16
 _SECOND_TRY = (FORGIVENESS, 1.0)
 
 _NO_LIMITS = StreamLimits()
+_EVERYTHING = Selection()
 
 _UNKNOWN = (
     "It is unknown whether the request was executed, so it is not repeated: look at the object "
@@ -294,7 +295,7 @@ class Client:
         self,
         resource: Resource,
         namespace: str | None = None,
-        params: Mapping[str, str] | Selection | None = None,
+        selection: Selection = _EVERYTHING,
         *,
         is_retried: bool = True,
         queue: str | None = None,
@@ -302,15 +303,13 @@ class Client:
     ) -> AsyncGenerator[Page, None]:
         """Yield all objects, page by page, all as of one moment (API chunking).
 
-        The parameters can be selectors, or another ``limit`` than 500 objects for a page. With a
-        queue, each page is one of its requests. The timeout is for one attempt of one page.
+        With a queue, each page is one of its requests. The timeout is for one attempt of one page.
 
         Raises:
             APIGoneError: reading took too long, and must start again.
             APIError: as for all requests.
         """
         path = resource.get_url(namespace=namespace)
-        selection = params if isinstance(params, Selection) else Selection(params or {})
         query, token = {"limit": str(_PAGE_SIZE), **selection.params}, ""
         while True:
             if token:

@@ -97,15 +97,18 @@ class Comparison(Generic[T]):
         return Change("DELETED", self._fit(orjson.loads(self._known.pop(key).content)))
 
 
-async def follow(items: AsyncGenerator[WatchItem, None]) -> AsyncGenerator[Json | None, None]:
-    """Yield the states of the only object of a watch; None while it is absent."""
+async def follow(
+    items: AsyncGenerator[WatchItem, None],
+) -> AsyncGenerator[tuple[Json | None, str], None]:
+    """Yield the states of the only object of a watch, None while it is absent, and the versions."""
     is_there = False
     async for item in items:
         if isinstance(item, ListingStarted):
             is_there = False
         elif isinstance(item, ListingFinished):
             if not is_there:
-                yield None
+                yield None, item.resource_version
         else:
-            is_there = item[0] != "DELETED"
-            yield item[1] if is_there else None
+            kind, raw = item
+            is_there = kind != "DELETED"
+            yield (raw if is_there else None), raw["metadata"].get("resourceVersion") or ""

@@ -40,9 +40,9 @@ from webop.client.http.requests import (
     MERGE_PATCH,
     Call,
     Selection,
-    build_selection,
     encode_body,
     encode_yaml,
+    select_name,
     strip_object,
 )
 from webop.client.items import Items
@@ -50,7 +50,7 @@ from webop.client.kinds import Kind, KindName, Kinds
 from webop.client.pod_logs import LogOptions, read_log
 from webop.client.waiting import describe
 from webop.client.watch import ListingFinished, WatchOptions, WatchStatus, watch
-from webop.client.watch_recovery import PagingOptions, UsualOptions
+from webop.client.watch_recovery import UsualOptions
 from webop.errors import (
     APIConnectionError,
     APIGoneError,
@@ -640,17 +640,17 @@ class AsyncClient:
         said = kind.__name__ if isinstance(kind, type) else kind
         what = f"{said} {name!r}" + (f" in namespace {namespace!r}" if namespace else "")
         obj: Obj | None = None
-        is_known, status = False, WatchStatus(gives_up=True)
+        # A page comes from etcd at once; a streaming list waits for the cache of the API server.
+        is_known, status = False, WatchStatus(gives_up=True, prefers_pages=True)
         deadline = asyncio.timeout(timeout)
         try:
             async with deadline:
                 resource = await self._find(kind, namespace, name)
-                selection = Selection(build_selection(name))
-                options = PagingOptions(self._watching)
-                items = watch(self._requests, resource, namespace, options, status, selection)
+                own = self._watching, status, select_name(name)
+                items = watch(self._requests, resource, namespace, *own)
                 async with aclosing(items):
                     with self._noticing_absence():
-                        async for state in follow(items):
+                        async for state, _ in follow(items):
                             obj = None if state is None else strip_object(state)
                             is_known = True
                             if is_over(obj):

@@ -168,7 +168,6 @@ class Watcher:
         self._recovery = Recovery(self.attempt, options, status)
         self._is_healthy = False
         self._is_streaming = False
-        self._prefers_pages = False
         self._stream: LineStream | None = None
         self._began_with = ""
         self.status = status
@@ -185,7 +184,7 @@ class Watcher:
         self.status.state = State.LISTING
         self._is_streaming = (
             self._options.streaming_list
-            and not self._prefers_pages
+            and not self.status.prefers_pages
             and self.resource.group not in self._client.paging_groups
         )
 
@@ -214,7 +213,7 @@ class Watcher:
     def finish_listing(self) -> ListingFinished:
         """Note that all objects were yielded, as of the version in the status."""
         self.status.state = State.WATCHING
-        self._prefers_pages = False
+        self.status.prefers_pages = False
         if self._stream is not None:
             self._stream.limit(self._build_limits())
             self._recovery.has_watched = True
@@ -303,7 +302,7 @@ class Watcher:
             return
         if self._recovery.is_final(exc):
             raise exc
-        self._prefers_pages = is_streaming and self._stream is not None
+        self.status.prefers_pages = is_streaming and self._stream is not None
         self._recovery.fail(exc, self.status.get_age())
         self.pause = self._recovery.pause
         self._close()
@@ -325,7 +324,7 @@ class Watcher:
         logger.debug("No streaming list of %s: %s. Reading pages.", self._path, reason)
         if self._stream is not None:
             self.status.state = State.EMPTY  # some objects may have been yielded
-            self._prefers_pages = True
+            self.status.prefers_pages = True
         if not isinstance(exc, APIStatusError) or exc.status in _UNKNOWN_PARAMETERS:
             self._client.paging_groups.add(self.resource.group)
         self._is_streaming = False

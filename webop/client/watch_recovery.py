@@ -75,18 +75,6 @@ class UsualOptions(WatchOptions):
     """The defaults, for clients without settings."""
 
 
-class PagingOptions(WatchOptions):
-    """Options without streaming lists, for single objects.
-
-    A page comes from etcd at once. A streaming list waits until the watch cache of the API server
-    is up to date: up to 0.1 seconds if the kind has no changes.
-    """
-
-    def __init__(self, options: WatchOptions) -> None:
-        vars(self).update({name: getattr(options, name) for name in WatchOptions.__annotations__})
-        self.streaming_list = False
-
-
 class State(enum.Enum):
     """The state of a watch."""
 
@@ -105,6 +93,7 @@ class WatchStatus:
     error: str = ""  # the message of the last failure
     version: str = ""  # the resource version reached; empty until the first listing ends
     gives_up: bool = False  # whether errors that waiting cannot mend end the watch
+    prefers_pages: bool = False  # whether to read the next list in pages
 
     @property
     def is_connected(self) -> bool:

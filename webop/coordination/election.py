@@ -55,6 +55,7 @@ class Elector:
         clock: in seconds, monotonic, also while the machine sleeps.
 
     Attributes:
+        is_leading: whether this replica holds the Lease and handles objects.
         lease: the namespace and the name of the Lease; empty before :meth:`run`.
         members: the replicas that share the shards; None before :meth:`run`.
         on_change: called when this replica begins or ends to lead.
@@ -77,7 +78,7 @@ class Elector:
         self._lost = ""
         self._problem = ""
         self._once = Once()
-        self._is_leading = False
+        self.is_leading = False
         self._stood_down_at = -math.inf
         self._renewed = asyncio.Event()
         self.lease = ""
@@ -91,14 +92,9 @@ class Elector:
         return self._settings.lease_name is not None
 
     @property
-    def is_leading(self) -> bool:
-        """Whether this replica holds the Lease and handles objects."""
-        return self._is_leading
-
-    @property
     def is_first(self) -> bool:
         """Whether this replica does what only one of all replicas may do."""
-        return self._is_leading and self._operator.ownership.handles(0)
+        return self.is_leading and self._operator.ownership.handles(0)
 
     @property
     def shared(self) -> Members | None:
@@ -112,7 +108,7 @@ class Elector:
         lease = self.lease or self._settings.lease_name
         if (shared := self.shared) is not None:
             return shared.describe()
-        if self._is_leading:
+        if self.is_leading:
             return f"leading by the lease {lease}"
         record = NOTHING if self._observed is None else self._observed.record
         problem = f" ({self._problem})" if self._problem else ""
@@ -154,13 +150,30 @@ class Elector:
         Raises:
             ConfigurationError: the namespace of the Lease is unknown.
         """
-        if self._times is not None:
-            namespace = self._find_namespace(client)
-            name = self._settings.lease_name or ""
-            access = LeaseAccess(client, namespace, name, self._times.request_timeout)
-            own = self._times, self._fence, lambda: self.on_change()  # noqa: PLW0108  set later
-            self.members = Members(self._operator, client, access, *own)
-            await self.campaign(access, self._times)
+        if (times := self._times) is None:
+            return
+        namespace = self._find_namespace(client)
+        name = self._settings.lease_name or ""
+        access = LeaseAccess(client, namespace, name, times.request_timeout)
+        own = times, self._fence, lambda: self.on_change()  # noqa: PLW0108  set later
+        self.members = Members(self._operator, client, access, *own)
+        self.lease = str(access)
+        lease = ObservedLease(access, times, self._operator.identity, self._fence)
+        watchdog = Watchdog(self._fence, self._end_overrun)
+        watchdog.start()
+        async with asyncio.TaskGroup() as group:
+            options, shared = self._operator.settings.watching, self.shared
+            observing = lease.watch(options) if shared is None else shared.watch()
+            watching = group.create_task(observing, name="watch of the lease")
+            try:
+                while True:
+                    self._observed = held = await self._acquire(lease)
+                    await self._lead(held, group)
+                    await self._wait_until_stopped()
+            finally:
+                watching.cancel()
+                if self._operator.pausing.is_idle:
+                    watchdog.stop()  # otherwise handlers still run
 
     def _find_namespace(self, client: Client) -> str:
         """Return the namespace of the Lease, which must be the same for all replicas.
@@ -177,27 +190,6 @@ class Elector:
                 "the same for all replicas."
             )
         return namespace
-
-    async def campaign(self, access: LeaseAccess, times: LeaseTimes) -> None:
-        """Stand by and lead, in turns, with a given Lease."""
-        self.lease = str(access)
-        identity = self._operator.identity
-        lease = ObservedLease(access, times, identity, self._fence)
-        watchdog = Watchdog(self._fence, self._end_overrun)
-        watchdog.start()
-        async with asyncio.TaskGroup() as group:
-            options, shared = self._operator.settings.watching, self.shared
-            observing = lease.watch(options) if shared is None else shared.watch()
-            watching = group.create_task(observing, name="watch of the lease")
-            try:
-                while True:
-                    self._observed = held = await self._acquire(lease)
-                    await self._lead(held, group)
-                    await self._wait_until_stopped()
-            finally:
-                watching.cancel()
-                if self._operator.pausing.is_idle:
-                    watchdog.stop()  # otherwise handlers still run
 
     async def _acquire(self, lease: ObservedLease) -> ObservedLease:
         """Wait until a Lease is free, and acquire it."""
@@ -274,7 +266,7 @@ class Elector:
         times = lease.times
         while not self._lost and lease.age < times.end:
             if lease.age < times.deadline:
-                is_acting = self._is_leading or self._resume(lease)
+                is_acting = self.is_leading or self._resume(lease)
                 pause = times.deadline - lease.age if is_acting else _POLLING
             elif lease.age < times.cancellation:
                 self._stand_down(lease)
@@ -315,14 +307,14 @@ class Elector:
 
     def _pause(self, why: str) -> bool:
         """Call no new handlers; return whether it was leading before."""
-        was_leading = self._is_leading
+        was_leading = self.is_leading
         self._operator.pausing.pause(_WHO, why)
         self._set_leading(is_leading=False)
         return was_leading
 
     def _set_leading(self, *, is_leading: bool) -> None:
-        if self._is_leading is not is_leading:
-            self._is_leading = is_leading
+        if self.is_leading is not is_leading:
+            self.is_leading = is_leading
             self.on_change()
 
     async def _keep_renewing(self, lease: ObservedLease) -> None:

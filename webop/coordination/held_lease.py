@@ -13,7 +13,8 @@ from contextlib import aclosing
 from typing import Any
 
 from webop.aio.work_deadline import Fence
-from webop.client.watch import ListingFinished, ListingStarted, WatchItem, WatchOptions
+from webop.client.changes import follow
+from webop.client.watch import WatchOptions
 from webop.coordination.lease_content import (
     NOTHING,
     LeaseTimes,
@@ -58,7 +59,6 @@ class ObservedLease:
         self.marks: dict[str, dict[str, str]] = {}
         self.ends_if_deleted = False
         self.claimed: Record | None = None
-        self._is_listed = False
         self.raw: dict[str, Any] | None = None
         self.record = NOTHING
         self.free_at = -math.inf
@@ -91,8 +91,9 @@ class ObservedLease:
     async def watch(self, options: WatchOptions) -> None:
         """Observe changes forever."""
         async with aclosing(self._access.watch(options)) as items:
-            async for item in items:
-                self._process(item)
+            async for raw, version in follow(items):
+                if is_newer(version, self.raw):  # than our last response
+                    self.note_change(raw)
 
     async def refresh(self, *, if_unwatched: bool = False) -> None:
         """Read it now; with ``if_unwatched``, only if the watch does not report changes.
@@ -195,20 +196,7 @@ class ObservedLease:
         self.free_at = self._fence.clock() + self.times.duration
 
     def note_change(self, raw: dict[str, Any] | None) -> None:
-        """Accept a state that a watch has shown, unless a newer one is known; None for none."""
+        """Accept a newer state that a watch has shown; None for none."""
         self.observe(raw)
         if raw is None or not self.is_own:
             self.changed.set()
-
-    def _process(self, item: WatchItem) -> None:
-        """Process an item of the watch, which can be older than our last response."""
-        if isinstance(item, ListingStarted):
-            self._is_listed = False
-        elif isinstance(item, ListingFinished):
-            if not self._is_listed and is_newer(item.resource_version, self.raw):
-                self.note_change(None)
-        else:
-            event_type, raw = item
-            self._is_listed = True
-            if is_newer(raw["metadata"].get("resourceVersion"), self.raw):
-                self.note_change(None if event_type == "DELETED" else raw)

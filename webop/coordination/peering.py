@@ -20,7 +20,7 @@ from webop.aio.concurrency import wait_and_clear
 from webop.client.api import Client
 from webop.client.discovery import discover
 from webop.client.http.failed_requests import choose_pause
-from webop.client.http.requests import MERGE_PATCH, Selection, build_selection, encode_body
+from webop.client.http.requests import MERGE_PATCH, encode_body, select_name
 from webop.client.watch import ListingFinished, ListingStarted, watch
 from webop.client.watch_events import WatchEvent, parse_number, parse_version
 from webop.context.operator_context import OperatorContext
@@ -142,7 +142,7 @@ class PeeringObject:
     async def _watch(self, client: Client) -> None:
         is_listed = False
         options = self._peering.operator.settings.watching
-        selection = Selection(build_selection(self._name))
+        selection = select_name(self._name)
         items = watch(client, self.kind, self.namespace, options, selection=selection)
         async with contextlib.aclosing(items):
             async for item in items:
@@ -157,7 +157,7 @@ class PeeringObject:
                     await self._accept(client, item)
 
     async def _read(self, client: Client) -> None:
-        selection = build_selection(self._name)
+        selection = select_name(self._name)
         pages = client.list_pages(self.kind, self.namespace, selection, is_retried=False)
         async for page in pages:
             for raw in page.items:

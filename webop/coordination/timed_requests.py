@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from webop.client.api import Client
-from webop.client.http.requests import JSON, Call, Selection, build_selection, encode_body
+from webop.client.http.requests import JSON, Call, encode_body, select_name
 from webop.client.watch import State, WatchItem, WatchOptions, WatchStatus, watch
 from webop.errors import APIConflictError, APIConnectionError, APINotFoundError
 from webop.objects.resources import Resource
@@ -27,7 +27,7 @@ class LeaseAccess:
         self._status = WatchStatus()
         self.namespace = namespace
         self.name = name
-        self._selection = Selection(build_selection(name))
+        self._selection = select_name(name)
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"

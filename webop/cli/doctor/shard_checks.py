@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from webop.cli.doctor.check_context import Context, Json
 from webop.cli.doctor.findings import Finding, approve, fail, note, warn
 from webop.client.api import Client
-from webop.client.http.requests import build_selection
+from webop.client.http.requests import Selection, select_name
 from webop.context.child_store import build_label
 from webop.coordination.lease_content import NOTHING, Record
 from webop.coordination.shard_map import CANARY, LABEL, MAP_UID, ShardMap, Term
@@ -72,8 +72,9 @@ async def read_team(client: Client, namespace: str, name: str, now: dt.datetime)
         APIError: the Leases cannot be read.
     """
     path, found = LEASES.get_url(namespace=namespace), dict[str, Json]()
-    for selector in ({"labelSelector": f"{LABEL}={build_label(name)}"}, build_selection(name)):
-        items = (await client.request("GET", path, params=selector))["items"]
+    members = Selection({"labelSelector": f"{LABEL}={build_label(name)}"})
+    for selection in (members, select_name(name)):
+        items = (await client.request("GET", path, params=selection.params))["items"]
         found |= {raw["metadata"]["name"]: raw for raw in items}
     return Team.build(name, found, now)
 

@@ -111,12 +111,9 @@ class Selection(NamedTuple):
     is_partial: bool = False
 
 
-def build_selection(name: str | None) -> dict[str, str]:
-    """Return the parameters of a list or a watch of one object only, or of all if it is None.
-
-    A role that is limited to this name (``resourceNames``) permits it.
-    """
-    return {} if name is None else {"fieldSelector": f"metadata.name={name}"}
+def select_name(name: str) -> Selection:
+    """Return the selection of one object only, also for a role limited to its name."""
+    return Selection({"fieldSelector": f"metadata.name={name}"})
 
 
 def encode_body(body: object) -> bytes:
