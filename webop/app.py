@@ -19,7 +19,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, TypedDict, TypeVar, Unpack, cast
+from typing import Any, TypeVar, Unpack, cast
 
 import orjson
 from starlette.applications import Starlette
@@ -28,19 +28,16 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
-from webop.client.auth.vault import Vault
 from webop.errors import ActivityError, ConfigurationError, WebopError
 from webop.handlers.options import check_names, spell_out
-from webop.handlers.registry import OperatorRegistry
 from webop.kopf_alias import alias_kopf
-from webop.lifecycles import LifeCycleFn
 from webop.logs import configure
 from webop.monitoring.status_page import HEADERS, Page
 from webop.objects.namespace_patterns import NamespacePattern
 from webop.reactor.observer import Scope as NamespaceScope
 from webop.runtime import workers
 from webop.runtime.loading import guess_name, load_sources, to_list
-from webop.runtime.operator import Operator, OperatorOptions
+from webop.runtime.operator import Operator, OperatorArguments, OperatorOptions
 from webop.runtime.signals import end_tasks, retiring_at_signals
 from webop.servers.http.endpoint import ReviewEndpoint
 from webop.servers.http.responses import RETRY, build_refusal
@@ -65,24 +62,12 @@ _NO_LIFESPAN = (
 )
 
 
-class AppOptions(TypedDict, total=False):
+class AppOptions(OperatorArguments, total=False):
     """The options of :func:`create_app`; the defaults come from the environment."""
 
     modules: str | Iterable[str] | None
     """Files and modules to import first, such as ``handlers.py`` and ``a.module``; by default
     ``WEBOP_MODULES``"""
-    registry: OperatorRegistry | None
-    """The handlers; by default ``webop.get_default_registry()``"""
-    settings: OperatorSettings | None
-    """The settings; by default those of ``WEBOP_<GROUP>__<NAME>``"""
-    memo: Any
-    """The operator's memo"""
-    lifecycle: LifeCycleFn | None
-    """The order of handlers"""
-    vault: Vault | None
-    """Credentials; by default filled by login handlers"""
-    identity: str | None
-    """The name of this process in peering"""
     clusterwide: bool | None
     """Whether to serve all namespaces; by default ``WEBOP_ALL_NAMESPACES``"""
     namespaces: str | Collection[NamespacePattern] | None
@@ -204,11 +189,7 @@ class OperatorApp:
             self._is_alive = False
 
     async def _run_lifespan(self, receive: Receive, send: Send) -> None:
-        """Start the operator with the server, stop it with the server (ASGI lifespan).
-
-        Raises:
-            Exception: why the startup or the shutdown failed; also reported to the server.
-        """
+        """Start the operator with the server, stop it with the server (ASGI lifespan)."""
         await receive()
         if not logging.getLogger().handlers:
             # As the command line does; the server has its own loggers.
@@ -248,7 +229,6 @@ class OperatorApp:
             await self.operator.webhooks.withdraw(is_asked=True)
 
     async def _describe(self, _: Request) -> Response:
-        """Describe what is served, and what is not ready."""
         operator = self.operator
         count = len(operator.context.registry) if operator else 0
         return _respond(
@@ -289,7 +269,6 @@ class OperatorApp:
         return Response(content, headers={"content-type": kind})
 
     async def _show_page(self, request: Request) -> Response:
-        """Return a file of the status page, or the report that the page shows."""
         page, path = self._page, request.scope["path"]
         if page is None:
             return Response(status_code=404)

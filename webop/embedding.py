@@ -18,23 +18,21 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 from urllib.parse import urlsplit
 
-from webop.aio.concurrency import find_running_loop
+from webop.aio.concurrency import find_running_loop, running
 from webop.calls.threads import count_calls
 from webop.client.auth.vault import Vault
 from webop.errors import ConfigurationError
 from webop.handlers.options import check_names, spell_out
-from webop.handlers.registry import OperatorRegistry
-from webop.lifecycles import LifeCycleFn
 from webop.logs.terminal import find_formatter
 from webop.monitoring.banner import showing_banner
 from webop.monitoring.status_page import Page, is_loopback
 from webop.objects.namespace_patterns import NamespacePattern
 from webop.reactor.observer import Scope
 from webop.runtime.loading import to_list
-from webop.runtime.operator import Operator, OperatorOptions
+from webop.runtime.operator import Operator, OperatorArguments, OperatorOptions
 from webop.runtime.signals import end_tasks, listening_to_signals
 from webop.servers.base import build_url, get_reachable_address
 from webop.settings.groups import OperatorSettings
@@ -48,23 +46,15 @@ _HUNG_TIMEOUT = 5.0  # seconds; then remaining tasks are cancelled
 _FLAG_POLLING = 0.1  # seconds; threading events cannot be awaited
 
 
-class EmbeddingOptions(TypedDict, total=False):
+class EmbeddingOptions(OperatorArguments, total=False):
     """The options of :func:`operator`, :func:`run` and :func:`spawn_tasks`."""
 
-    lifecycle: LifeCycleFn | None
-    """The order of handlers; by default that of ``webop.set_default_lifecycle()``"""
     indexers: Any
     """Ignored: for code that passes it to Kopf"""
-    registry: OperatorRegistry | None
-    """The handlers; by default ``webop.get_default_registry()``"""
-    settings: OperatorSettings | None
-    """The settings that startup handlers get; by default those of the environment"""
     memories: Any
     """Ignored, as ``indexers``"""
     insights: Any
     """Ignored, as ``indexers``"""
-    identity: str | None
-    """The name under which other operators see this one; by default generated"""
     standalone: bool | None
     """Whether to ignore peering objects"""
     priority: int | None
@@ -83,10 +73,6 @@ class EmbeddingOptions(TypedDict, total=False):
     """Set it to stop the operator: an event or future of asyncio, threading, concurrent.futures"""
     ready_flag: Flag | None
     """The same; webop sets it when the startup handlers have succeeded"""
-    vault: Vault | None
-    """Credentials; by default filled by login handlers"""
-    memo: Any
-    """The operator's memo"""
     metrics_endpoint: str | None
     """The URL of the metrics, such as ``http://0.0.0.0:8080/metrics``"""
     status_endpoint: str | None
@@ -309,7 +295,8 @@ def _build_service(host: str, port: int, paths: Mapping[str, str], pages: list[s
             metrics_path=paths.get("metrics"),
             page=None if page is None else Page(page, host, reporter.build),
         )
-        async with reporter.running(), Listener(app, host, port) as listener:
+        reporting = running(reporter.recent.run(), name="figures of the last five minutes")
+        async with reporting, Listener(app, host, port) as listener:
             if page is not None:
                 place = get_reachable_address(host)
                 pages.append(f"{build_url('http', place, listener.port, None)}{page}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine, Iterable
+from collections.abc import AsyncIterator, Coroutine, Iterable
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -39,6 +39,17 @@ async def run_concurrently(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list
         if not task.cancelled() and (failure := task.exception()) is not None:
             raise failure
     return [task.result() for task in tasks]
+
+
+@contextlib.asynccontextmanager
+async def running(coroutine: Coroutine[Any, Any, Any], *, name: str) -> AsyncIterator[None]:
+    """Run a coroutine in a task during a block; cancel it and wait for its end after it."""
+    task = asyncio.create_task(coroutine, name=name)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
 
 
 async def wait_and_clear(event: asyncio.Event, limit: float | None) -> None:

@@ -1,8 +1,7 @@
 """The client of the API server: requests with retries, streams, and verbs over resources.
 
-Place in the flow: all requests of webop to the cluster pass here. A request takes credentials from
-the :class:`~webop.client.auth.vault.Vault`, uses the pooled connections of these credentials, and
-returns decoded JSON or raises one of the exceptions of :mod:`webop.errors`.
+All requests to the cluster pass here. A request takes credentials from the
+:class:`~webop.client.auth.vault.Vault`, and uses the pooled connections of these credentials.
 """
 
 from __future__ import annotations
@@ -380,11 +379,7 @@ class Client:
             raise
 
     async def _exchange(self, call: Call) -> Any:
-        """Send a call; again after a 401, and again whenever there are other credentials.
-
-        Raises:
-            APIUnauthorizedError: two responses were 401, but other requests were accepted.
-        """
+        """Send a call; again after a 401, and again whenever there are other credentials."""
         options, now = self.options, asyncio.get_running_loop().time
         session: Session | None = None
         is_forgiven = False

@@ -1,8 +1,4 @@
-"""The results of a watch for users of the client: changes of objects, or the states of one.
-
-Place in the flow: between :mod:`webop.client.watch` and the methods of
-:class:`webop.client.objects.AsyncClient`.
-"""
+"""The results of a watch for users of the client: changes of objects, or the states of one."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Discovery of the resources that the cluster serves.
-
-Place in the flow: the observer calls :func:`discover`, and matches the selectors of the handlers
-against the result (chapter "Resource specification").
-"""
+"""Discovery of the resources that the cluster serves."""
 
 from __future__ import annotations
 
@@ -92,7 +88,7 @@ async def discover(
 
 
 async def _list_plurals(client: Client, group: str, version: str) -> list[str] | None:
-    """Return the plural names of the kinds in a version of a group; None if nobody can tell."""
+    """Return the plural names of the kinds in a version; None if nobody can tell."""
     path = f"/apis/{group}/{version}" if group else f"/api/{version}"
     try:
         response = await client.perform(Call("GET", path, is_retried=False))

@@ -1,7 +1,4 @@
-"""Kinds by their names: found by discovery, and cached until one is missing.
-
-Place in the flow: :class:`webop.client.objects.AsyncClient` finds the resource of requests here.
-"""
+"""Kinds by their names: found by discovery, and cached until one is missing."""
 
 from __future__ import annotations
 

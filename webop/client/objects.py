@@ -1,8 +1,7 @@
 """The client of handlers and scripts: objects by the names of their kinds, async and sync.
 
-Place in the flow: handlers get it as ``client`` (:mod:`webop.calls.execution`). It sends requests
-through :class:`webop.client.api.Client`, with the credentials, connections, retries and timeouts of
-the operator, but in a separate queue.
+Handlers get it as ``client``. It sends requests through :class:`webop.client.api.Client`, with the
+credentials, connections, retries and timeouts of the operator, but in a separate queue.
 """
 
 from __future__ import annotations
@@ -87,8 +86,6 @@ _PODS = Resource("", "v1", "pods", namespaced=True)
 
 
 class _Target(NamedTuple):
-    """The object of a request."""
-
     kind: Kind | Selector
     namespace: str | None
     name: str | None = None
@@ -690,13 +687,7 @@ class AsyncClient:
     async def _find(
         self, kind: Kind | Selector, namespace: str | None, *names: str | None
     ) -> Resource:
-        """Return the resource of a kind; let the operator log in.
-
-        Raises:
-            LoginError: the caller is a login handler.
-            RuntimeError: the caller runs in another event loop than the connections.
-            ValueError: a name would change the path of the request.
-        """
+        """Return the resource of a kind; let the operator log in."""
         if current_login.get() is not None:
             raise LoginError(
                 "A login handler cannot use the client: the client needs the credentials that the "
@@ -714,7 +705,6 @@ class AsyncClient:
         return resource
 
     async def _locate(self, target: _Target, *, is_new: bool = False) -> str:
-        """Return the path of an object."""
         kind, namespace, name, subresource = target
         resource = await self._find(kind, namespace, *(() if is_new else (name,)))
         if resource.namespaced and namespace is None:
@@ -858,7 +848,6 @@ def fit_kind(kind: object, obj: Obj) -> Any:
 
 
 def _select(body: Mapping[str, Any]) -> Selector:
-    """Return the selector of the kind of an object."""
     version, kind = body.get("apiVersion"), body.get("kind")
     if not (isinstance(version, str) and isinstance(kind, str)):
         raise TypeError("The object must have apiVersion and kind.")
@@ -866,7 +855,6 @@ def _select(body: Mapping[str, Any]) -> Selector:
 
 
 def _get(body: Mapping[str, Any], field: str) -> str | None:
-    """Return a field of the metadata."""
     value = (body.get("metadata") or {}).get(field)
     return value if isinstance(value, str) else None
 

@@ -78,7 +78,6 @@ async def read_log(
 
 
 def _build_query(options: LogOptions) -> dict[str, str]:
-    """Return the parameters of a request for a log."""
     since = options.get("since")
     query: dict[str, object] = {
         "container": options.get("container"),

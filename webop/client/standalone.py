@@ -5,7 +5,6 @@ Commands do not retry failed requests, because their users want to know at once.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import os
@@ -13,6 +12,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
+from webop.aio.concurrency import running
 from webop.client.api import Client
 from webop.client.auth.logins import call_default_logins
 from webop.client.auth.vault import ConnectionInfo, Vault
@@ -52,13 +52,9 @@ async def connect_command(
         LoginError: there are no credentials, or they are refused.
     """
     vault = await _log_in() if info is None else Vault({"given": info})
-    giving_up, options = asyncio.create_task(_give_up(vault)), Networking(pauses)
-    try:
-        async with Client(vault, options, transport_factory=transport_factory) as client:
-            yield client
-    finally:
-        giving_up.cancel()
-        await asyncio.wait({giving_up})
+    client = Client(vault, Networking(pauses), transport_factory=transport_factory)
+    async with running(_give_up(vault), name="end of the credentials"), client:
+        yield client
 
 
 async def fetch(client: Client, path: str, **params: str) -> dict[str, Any]:

@@ -1,8 +1,4 @@
-"""Waiting for the cluster: until an object meets a condition, until a kind is served.
-
-Place in the flow: who applies a definition calls :func:`wait_served`. The errors of
-:meth:`webop.client.objects.AsyncClient.wait_for` say what :func:`describe` returns.
-"""
+"""Waiting for the cluster: until an object meets a condition, until a kind is served."""
 
 from __future__ import annotations
 

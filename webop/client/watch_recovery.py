@@ -1,7 +1,4 @@
-"""The status of a watch, and its recovery from failures: how long to pause, where to continue.
-
-Place in the flow: :mod:`webop.client.watch` reports each failure and each success to it.
-"""
+"""The status of a watch, and its recovery from failures: how long to pause, where to continue."""
 
 from __future__ import annotations
 

@@ -18,10 +18,7 @@ from webop.handlers.stopping import DAEMONS_TIMEOUT
 
 
 class Coordinator:
-    """The elector and the peering of an operator.
-
-    ``namespace`` is the only namespace that the operator serves, if there is only one.
-    """
+    """The elector and the peering of an operator; ``namespace`` is the only one that it serves."""
 
     def __init__(self, operator: OperatorContext, namespace: str | None = None) -> None:
         self._operator = operator

@@ -176,11 +176,7 @@ class Elector:
                     watchdog.stop()  # otherwise handlers still run
 
     def _find_namespace(self, client: Client) -> str:
-        """Return the namespace of the Lease, which must be the same for all replicas.
-
-        Raises:
-            ConfigurationError: it is unknown.
-        """
+        """Return the namespace of the Lease, which must be the same for all replicas."""
         named = self._settings.lease_namespace, client.vault.default_namespace, self._namespace
         namespace = next(filter(None, named), None)
         if namespace is None:
@@ -197,10 +193,7 @@ class Elector:
         while True:
             pause = lease.times.period * random.uniform(1.0, _JITTER)  # noqa: S311 - no secret
             try:
-                if shared is not None:
-                    held = await shared.join()
-                else:
-                    held = await self._try_to_lead(lease)
+                held = await (self._try_to_lead(lease) if shared is None else shared.join())
                 self._forget_failure()
                 if held is not None:
                     return held
@@ -390,6 +383,5 @@ class Elector:
         self._problem = text
 
     def _forget_failure(self) -> None:
-        """Forget the last failure: it works again."""
         self._problem = self.obstacle = ""
         self._once.forget("problem")

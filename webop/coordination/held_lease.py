@@ -1,7 +1,7 @@
 """The Lease as one process has observed it, and whether it holds the Lease.
 
-Place in the flow: :mod:`webop.coordination.election` decides when to acquire, renew and release the
-Lease. This module does it, and moves the end of the fence after each success.
+:mod:`webop.coordination.election` decides when to acquire, renew and release it. This module does
+it, and moves the end of the fence after each success.
 """
 
 from __future__ import annotations
@@ -31,12 +31,6 @@ _ATTEMPTS = 3  # of a write, if others have changed other fields of the Lease
 
 class ObservedLease:
     """A Lease that this process holds or wants to hold.
-
-    Args:
-        access: for requests about it.
-        times: when what must have happened.
-        identity: the name of this process as a holder.
-        fence: moved by each success.
 
     Attributes:
         times: when what must have happened.

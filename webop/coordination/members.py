@@ -13,9 +13,6 @@ Guarantees:
       replica runs that has worked by the old one.
     - Replicas that elect a leader (``--lease``) do not act as long as others own shards, and these
       take no shards as long as there is a leader.
-
-Caveats:
-    Requests that were sent before the end of a fence can arrive after it, as with all leases.
 """
 
 from __future__ import annotations

@@ -330,7 +330,7 @@ class Peering:
             self.operator.cluster_view.demand(GROUPS)
             self.operator.cluster_view.subscribe(self.changed.set)
             self._elector.on_change = self._note_leadership
-            self._pause("the other operators are not known yet")
+            self.operator.pausing.pause("peering", "the other operators are not known yet")
 
     async def run(self, client: Client) -> None:
         """Pause and resume forever; when cancelled, remove our records."""
@@ -390,7 +390,7 @@ class Peering:
         self._report_objects(watched)
         self._report_rivals(rivals)
         if reasons := [*filter(None, [self.obstacle]), *map(str, rivals)]:
-            self._pause("; ".join(reasons))
+            self.operator.pausing.pause("peering", "; ".join(reasons))
         else:
             self.operator.pausing.resume("peering")
         return min([_MAX_WAIT, *(peer.deadline - now for peer in rivals)]) if rivals else None
@@ -471,6 +471,3 @@ class Peering:
                 with contextlib.suppress(APIError):
                     self._polled = (await discover(client, GROUPS)).resources
                     self.changed.set()
-
-    def _pause(self, why: str) -> None:
-        self.operator.pausing.pause("peering", why)

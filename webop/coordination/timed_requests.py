@@ -95,5 +95,4 @@ async def perform_once(
         async with asyncio.timeout(timeout):
             return await client.perform(call)
     except TimeoutError:
-        message = f"Cannot {call.attempt}: no response in {timeout:g} s"
-        raise APIConnectionError(message) from None
+        raise APIConnectionError(f"Cannot {call.attempt}: no response in {timeout:g} s") from None

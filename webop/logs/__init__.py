@@ -2,9 +2,6 @@
 
 Flow: :func:`configure` puts a handler with one of :mod:`webop.logs.formats` on the root logger, or
 :func:`configure_terminal` one with that of :mod:`webop.logs.terminal`.
-:mod:`webop.logs.review_context` knows which review and which handler a message belongs to, and
-:mod:`webop.logs.kopf_loggers` lets the loggers of Kopf have a say.
-Public: ``webop.configure`` and ``webop.LogFormat``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Log lines for a person at a terminal: short, with colours.
 
 ``webop run`` uses them if nobody has chosen a format, and if the standard error is a terminal.
-:func:`find_formatter` tells other modules that somebody reads along, for the banner.
 """
 
 from __future__ import annotations

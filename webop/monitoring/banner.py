@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import sys
 from collections import defaultdict
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
 
+from webop.aio.concurrency import running
 from webop.handlers.model import name_decorator, name_kind
 from webop.logs.sanitizing import escape
 from webop.logs.terminal import find_formatter
@@ -25,20 +26,14 @@ _POLLING = 0.05  # seconds
 _LIMIT = 4  # kinds on one line
 
 
-@asynccontextmanager
-async def showing_banner(operator: Operator, pages: Sequence[str]) -> AsyncIterator[None]:
+def showing_banner(operator: Operator, pages: Sequence[str]) -> AbstractAsyncContextManager[None]:
     """Show the banner during a block, when all of it is known, if somebody reads at a terminal.
 
     Args:
         operator: what the banner is about; its startup handlers have ended.
         pages: the URLs of the status page.
     """
-    async with asyncio.TaskGroup() as group:
-        task = group.create_task(_show(operator, next(iter(pages), None)), name="banner")
-        try:
-            yield
-        finally:
-            task.cancel()
+    return running(_show(operator, next(iter(pages), None)), name="banner")
 
 
 async def _show(operator: Operator, page: str | None) -> None:

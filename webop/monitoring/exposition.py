@@ -33,11 +33,8 @@ class OperatorCollector:
     """The metrics of one operator, then those in prometheus-client's own registry.
 
     The latter are metrics of the process, and those that users define:
-    ``prometheus_client.Counter("orders", "…")`` is enough.
-
-    Args:
-        operator: the operator; None if there is none yet.
-        with_others: whether to include the latter.
+    ``prometheus_client.Counter("orders", "…")`` is enough. ``with_others`` is whether to include
+    them.
     """
 
     def __init__(self, operator: Operator | None, *, with_others: bool = True) -> None:
@@ -78,12 +75,7 @@ def choose_format(accept: str) -> str:
 
 
 def expose(operator: Operator | None, accept: str) -> tuple[bytes, str]:
-    """Return the metrics as text, and the type of the text.
-
-    Args:
-        operator: the operator; None if there is none yet.
-        accept: the format, from :func:`choose_format`.
-    """
+    """Return the metrics as text in the format from :func:`choose_format`, and its type."""
     encode, content_type = choose_encoder(accept)
     try:
         return encode(OperatorCollector(operator)), content_type

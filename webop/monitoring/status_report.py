@@ -17,8 +17,7 @@ import shlex
 import socket
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from webop.handlers.model import name_decorator, name_kind
@@ -47,22 +46,12 @@ Row = dict[str, Any]
 
 
 class Reporter:
-    """Builds the reports of one operator."""
+    """Builds the reports of one operator; :attr:`recent` must run meanwhile."""
 
     def __init__(self, operator: Operator) -> None:
         self._operator = operator
         self._since = _format(dt.datetime.now(dt.UTC))
-        self._recent = Recent(lambda: _read_counters(operator))
-
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        """Keep the figures of the last five minutes during a block."""
-        async with asyncio.TaskGroup() as group:
-            task = group.create_task(self._recent.run(), name="figures of the last five minutes")
-            try:
-                yield
-            finally:
-                task.cancel()
+        self.recent = Recent(lambda: _read_counters(operator))
 
     async def build(self, wanted: str = "") -> Row:
         """Return the current report: of the operator, or of one object only.
@@ -70,7 +59,7 @@ class Reporter:
         Args:
             wanted: the object: its kind and its uid, as in ``databases.example.com/UID``.
         """
-        operator, growth = self._operator, self._recent.compute()
+        operator, growth = self._operator, self.recent.compute()
         leadership, expiry = operator.coordinator.leadership, operator.webhooks.hosting.expiry
         head = {
             "version": __version__,

@@ -1,9 +1,7 @@
 """Keeping the operator logged in: run the login handlers whenever no credentials are left.
 
-Place in the flow: :class:`webop.runtime.operator.Operator` runs the :class:`Authenticator`.
 Requests take credentials from the :class:`~webop.client.auth.vault.Vault` and report those that are
-refused; when none are left, the authenticator runs the login handlers (chapter "Authentication",
-"Credentials lifecycle").
+refused (chapter "Authentication", "Credentials lifecycle").
 """
 
 from __future__ import annotations
@@ -94,11 +92,11 @@ class Authenticator:
         over = threading.Event()
         current_login.set(over)  # in the context of this task and its threads
         try:
-            await self._keep_logged_in(needs_cluster=needs_cluster)
+            await self._keep_logged_in(needs_cluster)
         finally:
             over.set()
 
-    async def _keep_logged_in(self, *, needs_cluster: Callable[[], bool]) -> None:
+    async def _keep_logged_in(self, needs_cluster: Callable[[], bool]) -> None:
         view = self._context.cluster_view
         while True:
             view.is_awaited = needs_cluster() and not view.is_known and not self.problem
@@ -121,9 +119,6 @@ class Authenticator:
         """Wait until the next login is needed, with a pause if the last one did not help.
 
         For example, a plugin can create a new token each time for an unknown account.
-
-        Raises:
-            LoginError: the login did not help after any of the pauses.
         """
         refusals, confirmations = self.vault.refusals, self.vault.confirmations
         await self.vault.wait_for_emptiness()
@@ -156,12 +151,6 @@ class Authenticator:
             )
 
     async def _log_in(self) -> None:
-        """Fill the vault.
-
-        Raises:
-            LoginError: there are still no credentials; the waiting requests get the same error.
-            ActivityError: a login handler failed for good.
-        """
         is_renewal = self.logged_in.is_set()
         pauses = self._context.settings.networking.error_backoffs if is_renewal else ()
         backoff = Backoff(pauses, is_endless=False)
@@ -186,11 +175,7 @@ class Authenticator:
             raise self.vault.build_error()
 
     async def _collect(self) -> LoginOutcome:
-        """Call the login handlers; without any, the default logins.
-
-        Raises:
-            ActivityError: one of them failed for good.
-        """
+        """Call the login handlers; without any, the default logins."""
         activity = Activity.AUTHENTICATION
         if not self._context.registry.select_activities(activity):
             outcome = await call_default_logins(

@@ -133,8 +133,7 @@ def load_module(name: str) -> None:
 def _loading(source: str, *folders: Path) -> Iterator[set[str]]:
     """Make folders importable; explain an error, and remove the handlers of the failed import.
 
-    Yields:
-        the real paths of the files whose handlers are in the default registry.
+    It yields the real paths of the files whose handlers are in the default registry.
     """
     for folder in map(str, folders):
         if folder not in sys.path:

@@ -1,9 +1,7 @@
 """One operator, from its startup handlers to its cleanup handlers.
 
 Flow of :meth:`Operator.run`: startup → webhooks, logins, watches, Events, concurrently → cleanup.
-Webhooks are in :mod:`webop.admission.webhook_server`, watches in :mod:`webop.reactor.observer`.
-It is started by :mod:`webop.app` (uvicorn), :mod:`webop.embedding` (code) and
-:mod:`webop.cli` (command line).
+It is started by :mod:`webop.app` (uvicorn) and :mod:`webop.embedding` (code, command line).
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ import time
 from collections.abc import Callable, Collection
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict
 
 from webop.admission.cluster_access import ClientAccess
 from webop.admission.webhook_server import WebhookHost
@@ -50,18 +48,29 @@ _PROBES_VALIDITY = 10.0  # seconds; results are cached, as health endpoints are 
 _PROBES_TIMEOUT = 10.0  # seconds; so that a probe that hangs does not block the next ones
 
 
+class OperatorArguments(TypedDict, total=False):
+    """The options of operators that every way to run them from code has."""
+
+    lifecycle: LifeCycleFn | None
+    """The order of handlers; by default that of ``webop.set_default_lifecycle()``"""
+    registry: OperatorRegistry | None
+    """The handlers; by default ``webop.get_default_registry()``"""
+    settings: OperatorSettings | None
+    """The settings that startup handlers get; by default those of the environment"""
+    identity: str | None
+    """The name under which other operators see this one; by default generated"""
+    vault: Vault | None
+    """Credentials; by default filled by login handlers"""
+    memo: Any
+    """The operator's memo"""
+
+
 @dataclass(frozen=True, kw_only=True)
 class OperatorOptions:
-    """The options of an operator.
+    """The options of an operator: those of :class:`OperatorArguments`, and how it runs.
 
     Attributes:
-        registry: the handlers; by default those of the default registry.
-        settings: the settings; by default those of the environment.
-        memo: the operator's memo.
-        lifecycle: the order of handlers.
-        vault: credentials from outside.
         scope: the namespaces that the operator serves.
-        identity: the name of this process in peering.
         is_hosted: whether an ASGI server runs the app: it then serves the webhooks, and the
             operator keeps running without a cluster.
         services: context managers around the operator's run, such as its health endpoints.

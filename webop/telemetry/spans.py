@@ -148,7 +148,6 @@ def find_tracing() -> Tracing | None:
 
 
 def _log_failure() -> None:
-    """Log why a span is lost."""
     logger.log(
         _once.choose_level("span"),
         "The sampler or a span processor of OpenTelemetry has failed. The span is lost.",

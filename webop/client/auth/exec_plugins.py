@@ -1,8 +1,7 @@
 """Exec plugins: commands in a kubeconfig that print credentials (client.authentication.k8s.io).
 
-Place in the flow: :mod:`webop.client.auth.kubeconfig` runs one for a user that has it, at each
-login. Login functions run in threads, so that a slow plugin does not block the operator. Kubernetes
-describes the protocol in "Authenticating", "client-go credential plugins".
+A user of a kubeconfig can have one: it is run at each login, in a thread. Kubernetes describes the
+protocol in "Authenticating", "client-go credential plugins".
 """
 
 from __future__ import annotations
@@ -131,8 +130,10 @@ class Plugin:
         try:
             credential = json.loads(output)
         except (ValueError, RecursionError):
-            message = f"printed {len(output)} characters that are not JSON."
-            raise self._fail(f"{message} Run it by hand to see them.") from None
+            what = (
+                f"printed {len(output)} characters that are not JSON. Run it by hand to see them."
+            )
+            raise self._fail(what) from None
         if not isinstance(credential, dict) or credential.get("kind") != "ExecCredential":
             raise self._fail("printed JSON that is not an ExecCredential.")
         if credential.get("apiVersion") != self.version:
@@ -190,8 +191,7 @@ def parse_plugin(config: Any, *, owner: str, cluster: Mapping[str, Any]) -> Plug
     """
     problem = _find_problem(config)
     if problem:
-        message = f"The exec plugin of {owner} cannot be used: {problem}."
-        raise LoginError(message, kind=_KIND)
+        raise LoginError(f"The exec plugin of {owner} cannot be used: {problem}.", kind=_KIND)
     described: dict[str, Any] | None = None
     if config.get("provideClusterInfo"):
         described = {key: cluster[key] for key in _CLUSTER_KEYS if cluster.get(key)}
@@ -234,9 +234,8 @@ def _find_problem(config: Any) -> str:
 
 
 def _is_variable(item: object) -> bool:
-    if not isinstance(item, dict) or not item.get("name"):
-        return False
-    return isinstance(item["name"], str) and isinstance(item.get("value", ""), str)
+    texts = (item.get("name"), item.get("value", "")) if isinstance(item, dict) else ("",)
+    return bool(texts[0]) and all(isinstance(text, str) for text in texts)
 
 
 def _communicate(process: subprocess.Popen[bytes], limit: float) -> tuple[bytes, bytes]:

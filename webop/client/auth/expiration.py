@@ -1,8 +1,7 @@
 """The expiration of tokens and certificates, and when to fetch the next ones.
 
-Place in the flow: login functions set the expiration of credentials with it, so that rotated ones
-are replaced before a request is refused. Nothing is verified here: the API server decides what is
-valid, and what cannot be parsed has no known expiration.
+So rotated credentials are replaced before a request is refused. Nothing is verified here: the API
+server decides what is valid, and what cannot be parsed has no known expiration.
 """
 
 from __future__ import annotations
@@ -101,8 +100,7 @@ def parse_moment(text: object) -> dt.datetime:
         ValueError: it is not such a time.
     """
     if not isinstance(text, str) or "T" not in text:
-        message = f"{text!r} is not a time such as 2030-12-31T23:59:59Z"
-        raise ValueError(message)
+        raise ValueError(f"{text!r} is not a time such as 2030-12-31T23:59:59Z")
     moment = dt.datetime.fromisoformat(text)
     return moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)
 

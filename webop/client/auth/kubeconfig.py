@@ -1,9 +1,7 @@
 """Kubeconfig files: find, merge and check them, and build one ConnectionInfo.
 
-Place in the flow: login functions (:mod:`webop.client.auth.logins`) read them at each login, with
-the files that they refer to. Kubernetes: "Organizing Cluster Access Using kubeconfig Files".
-Mistakes are reported here, with the file and the entry, before TLS or the API server fail because
-of them.
+Kubernetes: "Organizing Cluster Access Using kubeconfig Files". Mistakes are reported here, with the
+file and the entry, before TLS or the API server fail because of them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""URLs and paths of credentials: their check, and how messages quote them without secrets. Pure."""
+"""URLs, users and paths of credentials: their check, their encoding, and quotes without secrets."""
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 from urllib.parse import urlsplit
@@ -25,6 +26,11 @@ def find_server_problem(server: object) -> str:
     except ValueError:  # its text can quote a password in place of the port
         return f"{advice}: its host or its port is invalid"
     return "" if is_usable else advice
+
+
+def build_basic(user: str, password: str) -> str:
+    """Return the value of an ``Authorization`` header for a user (RFC 7617)."""
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode("ascii")
 
 
 def check_proxy(proxy: object, owner: str = "") -> None:

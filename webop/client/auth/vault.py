@@ -1,10 +1,8 @@
 """Credentials for an API server, and the vault that keeps the valid ones.
 
-Place in the flow: login handlers (run by a higher layer) return :class:`ConnectionInfo` values; the
-layer puts them into a :class:`Vault`; :class:`webop.client.api.Client` takes one for each request,
-and reports those that the API server refuses (chapter "Authentication").
-
-This module is a part of the public interface and imports no HTTP library.
+Login handlers return :class:`ConnectionInfo` values, which come into a :class:`Vault`.
+:class:`webop.client.api.Client` takes one for each request, and reports those that the API server
+refuses (chapter "Authentication").
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from webop.client.auth.urls import AnyPath, quote_path, quote_url
+from webop.client.auth.urls import AnyPath, build_basic, quote_path, quote_url
 from webop.errors import LoginError
 
 if TYPE_CHECKING:
@@ -125,8 +123,7 @@ class ConnectionInfo:
         A user name with a password is sent as Basic; a token with its scheme, or as Bearer.
         """
         if self.username and self.password:
-            pair = f"{self.username}:{self.password}".encode()
-            return "Basic " + base64.b64encode(pair).decode("ascii")
+            return build_basic(self.username, self.password)
         if self.token:
             return f"{self.scheme or 'Bearer'} {self.token}"
         return self.scheme or None
@@ -159,10 +156,9 @@ class ConnectionInfo:
                 context.verify_mode = ssl.CERT_NONE
             _load_client_certificate(context, self)
         except (OSError, ValueError) as exc:  # SSLError is an OSError
-            path = getattr(exc, "filename", None)
-            why = (
-                f"{quote_path(path)}: {exc.strerror}" if isinstance(exc, OSError) and path else exc
-            )
+            why: object = exc
+            if isinstance(exc, OSError) and exc.filename:
+                why = f"{quote_path(exc.filename)}: {exc.strerror}"
             message = f"The TLS credentials for {quote_url(self.server)} cannot be used: {why}"
             raise LoginError(message, kind="The TLS credentials cannot be used.") from None
         return context
@@ -375,8 +371,7 @@ class Vault:
         for key, info in source.items():
             if not isinstance(info, ConnectionInfo):
                 kind = type(info).__name__
-                message = f"Login handlers must return ConnectionInfo or None, not a {kind}."
-                raise TypeError(message)
+                raise TypeError(f"Login handlers must return ConnectionInfo or None, not a {kind}.")
             infos[key] = info
         if retries_refused and not self._current and not any(map(self.is_usable, infos.values())):
             self._refused.clear()
@@ -466,17 +461,11 @@ def _load_client_certificate(context: ssl.SSLContext, info: ConnectionInfo) -> N
 
 
 def _read_pem(path: AnyPath | None, data: str | bytes | None, what: str) -> bytes | None:
-    """Return PEM from a path, or from data that are PEM or base64 of PEM; None if neither is set.
-
-    Raises:
-        ValueError: the content is something else.
-        OSError: the file cannot be read.
-    """
+    """Return PEM from a path, or from data that can be base64 of it; None if neither is set."""
     content = _read(path, data or None)
     if content is not None and _PEM_MARK not in content:
         with contextlib.suppress(binascii.Error):
             content = base64.b64decode(content, validate=False)
         if _PEM_MARK not in content:
-            message = f"{what} is neither PEM nor base64 of PEM"
-            raise ValueError(message)
+            raise ValueError(f"{what} is neither PEM nor base64 of PEM")
     return content

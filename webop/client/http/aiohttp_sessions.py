@@ -1,7 +1,6 @@
 """Requests through a session of aiohttp that a login handler has created.
 
-Place in the flow: the transport of :class:`webop.AiohttpSession`, in place of webop's own HTTP/1.1.
-aiohttp is not a dependency of webop: users of sessions install it.
+This is the transport of :class:`webop.AiohttpSession`, whose users install aiohttp.
 """
 
 from __future__ import annotations

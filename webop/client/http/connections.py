@@ -1,13 +1,8 @@
-"""A pool of HTTP/1.1 connections to one API server, directly or through a proxy.
-
-Place in the flow: the default transport of a session. It opens, keeps and reuses connections of
-:mod:`webop.client.http.http1`.
-"""
+"""A pool of connections to one API server or its proxy: the default transport of a session."""
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import os
 import socket
@@ -17,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from webop.aio.dedicated_threads import call_in_dedicated_thread
-from webop.client.auth.urls import check_proxy
+from webop.client.auth.urls import build_basic, check_proxy
 from webop.client.http.http1 import Connection, HTTPResponse
 from webop.client.http.transport import (
     NotSentError,
@@ -42,8 +37,6 @@ _RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # of SO_LINGER
 
 
 class _Address(NamedTuple):
-    """The address of a server or proxy."""
-
     scheme: str
     host: str
     port: int
@@ -133,8 +126,7 @@ class ConnectionPool:
     def _encode(self, request: Request) -> bytes:
         method, target, headers, content, *_ = request
         if " " in target or not target.isprintable():
-            message = f"{target!r} is not a valid path: quote blanks and line breaks"
-            raise ValueError(message)
+            raise ValueError(f"{target!r} is not a valid path: quote blanks and line breaks")
         if content is None and method in {"GET", "DELETE"}:
             length = b""
         else:
@@ -153,7 +145,6 @@ class ConnectionPool:
         return None
 
     def _keep(self, connection: Connection) -> None:
-        """Keep a connection for the next request."""
         loop = asyncio.get_running_loop()
         connection.idle_since = loop.time()
         self._idle.append(connection)
@@ -171,17 +162,11 @@ class ConnectionPool:
             self._cleaning = loop.call_at(self._idle[0].idle_since + _KEEPALIVE, self._clean)
 
     def _forget(self, connection: Connection) -> None:
-        """Remove a lost connection."""
         self._connections.discard(connection)
         with contextlib.suppress(ValueError):
             self._idle.remove(connection)
 
     async def _open(self, connect_timeout: float | None) -> Connection:
-        """Open a connection for requests.
-
-        Raises:
-            TransportError: the server or the proxy cannot be reached or is not trusted.
-        """
         first = self._proxy or self._server
         connection = Connection(self._buffer, self._keep, self._forget)
         limit = asyncio.timeout(connect_timeout or None)
@@ -226,8 +211,7 @@ class ConnectionPool:
             async with asyncio.timeout(_HANDSHAKE_TIMEOUT):
                 refusal = await connection.tunnel("\r\n".join([*lines, "", ""]).encode())
             if refusal:
-                message = f"the proxy {self._proxy} refused the connection: {refusal!r}"
-                raise TransportError(message)
+                raise TransportError(f"the proxy {self._proxy} refused the connection: {refusal!r}")
         async with asyncio.timeout(_HANDSHAKE_TIMEOUT):
             await connection.secure(self._context, self._tls_name)
 
@@ -239,18 +223,13 @@ _Resolved = tuple[socket.AddressFamily, socket.SocketKind, int, str, Any]
 def _locate(url: SplitResult) -> _Address:
     credentials = None
     if url.username is not None:
-        pair = f"{unquote(url.username)}:{unquote(url.password or '')}"
-        credentials = "Basic " + base64.b64encode(pair.encode()).decode("ascii")
+        credentials = build_basic(unquote(url.username), unquote(url.password or ""))
     port = url.port or _DEFAULT_PORTS.get(url.scheme, 80)
     return _Address(url.scheme, url.hostname or "", port, credentials)
 
 
 def _find_proxy(info: ConnectionInfo, server: _Address) -> _Address | None:
-    """Return the proxy of the credentials, or that of the environment if it is trusted.
-
-    Raises:
-        LoginError: the proxy of the environment is not usable.
-    """
+    """Return the proxy of the credentials, or that of the environment if it is trusted."""
     proxy = info.proxy_url
     if proxy is None and info.trust_env:
         import urllib.request  # noqa: PLC0415 - heavy, and rarely needed

@@ -1,7 +1,5 @@
 """HTTP/1.1 for clients, with TLS: one request at a time on a connection.
 
-Place in the flow: :mod:`webop.client.http.connections` opens the connections and keeps idle ones.
-
 TLS works on buffers in memory here, which takes half the CPU time of asyncio's TLS. A request is
 encrypted and written at once. httptools parses the response as it arrives.
 """
@@ -286,7 +284,6 @@ class Connection(asyncio.BufferedProtocol):
     # Internal.
 
     def _decrypt(self, tls: ssl.SSLObject) -> None:
-        """Decrypt and parse what has arrived."""
         # Its content was copied to _incoming, so it is free.
         buffer = self._buffer
         try:

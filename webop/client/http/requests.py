@@ -1,8 +1,4 @@
-"""Requests to the API server and its responses, as plain values. Pure: no I/O.
-
-Place in the flow: :class:`webop.client.api.Client` creates a :class:`Call` for each request; a
-session builds an HTTP request with credentials from it for each attempt.
-"""
+"""Requests to the API server and its responses, as plain values. Pure: no I/O."""
 
 from __future__ import annotations
 
@@ -154,8 +150,7 @@ def parse_page(call: Call, response: Any) -> tuple[Page, str]:
     )
     if not is_list:
         # As an empty list, a Status would mean that all objects are deleted.
-        message = f"Cannot {call.attempt}: the response is not a list of objects"
-        raise APIConnectionError(message)
+        raise APIConnectionError(f"Cannot {call.attempt}: the response is not a list of objects")
     items = response["items"] or []
     kind = str(response.get("kind") or "").removesuffix("List")
     defaults = {"apiVersion": response.get("apiVersion"), "kind": kind}

@@ -1,12 +1,8 @@
-"""Sessions: the connections of each credentials, opened at the first use, closed after the last.
-
-Place in the flow: between the :class:`~webop.client.auth.vault.Vault` and the transports.
-"""
+"""Sessions: the connections of each credentials, opened at the first use, closed after the last."""
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import dataclasses
 import math
@@ -15,12 +11,9 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlencode, urlsplit
 
-from webop.client.auth.urls import check_proxy, find_server_problem, quote_url
+from webop.client.auth.urls import build_basic, check_proxy, find_server_problem, quote_url
 from webop.client.auth.vault import AiohttpSession
-from webop.client.http.transport import (
-    Request,
-    Transport,
-)
+from webop.client.http.transport import Request, Transport
 from webop.errors import LoginError
 from webop.telemetry.tracing import Description, build_trace_headers
 from webop.version import __version__
@@ -134,8 +127,7 @@ class Session:
         given = [*values.items(), *self.info.headers]
         lines = [f"{key}: {value}\r\n" for key, value in given if value is not None]
         if not all(line[:-2].isprintable() for line in lines):
-            message = f"{accept!r} or {content_type!r} is not a media type"
-            raise ValueError(message)
+            raise ValueError(f"{accept!r} or {content_type!r} is not a media type")
         headers = self._headers[accept, content_type] = "".join(lines).encode("ascii")
         return headers
 
@@ -150,16 +142,11 @@ def _read_netrc(host: str) -> str | None:
         return None
     if found is None:
         return None
-    pair = f"{found[0]}:{found[2] or ''}".encode()
-    return "Basic " + base64.b64encode(pair).decode("ascii")
+    return build_basic(found[0], found[2] or "")
 
 
 def _check(info: ConnectionInfo) -> None:
-    """Refuse credentials that cannot be used for a request.
-
-    Raises:
-        LoginError: a field is invalid; the message says which one.
-    """
+    """Refuse credentials that cannot be used for a request."""
     if problem := find_server_problem(info.server):
         message = f"The server {quote_url(info.server)} {problem}"
         raise LoginError(message, kind="The URL of the server is wrong.")

@@ -1,7 +1,4 @@
-"""Streams of lines from an HTTP response, with limits on the idle time and on the whole time.
-
-Place in the flow: between :meth:`webop.client.api.Client.stream` and the parsing of watch events.
-"""
+"""Streams of lines from an HTTP response, with limits on the idle time and on the whole time."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The interface between the client and what sends its requests: by default, webop's own HTTP/1.1.
 
-Place in the flow: a session turns a call into a :class:`Request`; the transport of its credentials
-sends it and returns a :class:`Response`. Tests use other transports.
+Tests use other transports.
 """
 
 from __future__ import annotations
