@@ -23,12 +23,9 @@ class Backoff:
         is_endless: whether to repeat the last delay without end; if not, :meth:`next` returns None
             after the last delay.
         jitter: the fraction by which a delay varies at random: 0.2 is 20 % up or down.
-
-    Attributes:
-        failures: the number of failed attempts since the last success.
     """
 
-    __slots__ = ("_delays", "_is_endless", "_iterator", "_jitter", "_last", "failures")
+    __slots__ = ("_delays", "_is_endless", "_iterator", "_jitter", "_last")
 
     def __init__(
         self, delays: float | Iterable[float], *, is_endless: bool = True, jitter: float = 0.0
@@ -38,7 +35,6 @@ class Backoff:
         self._jitter = jitter
         self._iterator: Iterator[float] | None = None
         self._last: float | None = None
-        self.failures = 0
 
     def next(self, at_least: float | None = None) -> float | None:
         """Count a failure; return the pause before the next attempt, or None to give up.
@@ -46,7 +42,6 @@ class Backoff:
         Args:
             at_least: the shortest pause, such as the ``Retry-After`` of a server.
         """
-        self.failures += 1
         if self._iterator is None:
             self._iterator = iter(self._delays)
         delay = next(self._iterator, self._last if self._is_endless else None)
@@ -61,7 +56,6 @@ class Backoff:
         """Restart with the first delay, after a successful attempt."""
         self._iterator = None
         self._last = None
-        self.failures = 0
 
 
 def format_pause(seconds: float) -> str:

@@ -47,7 +47,6 @@ from webop.client.http.streams import (
     LineStream,
     StreamLimits,
     build_refusal,
-    find_compression,
     read_content,
 )
 from webop.client.http.transport import UntrustedServerError
@@ -262,8 +261,6 @@ class Client:
                     session.note(status, began)
                     if status >= 300:
                         raise build_refusal(call, response, await read_content(response))
-                    if problem := find_compression(response):
-                        raise problem
             except OSError as exc:
                 raise self._explain(call, session, exc) from exc
             finally:
@@ -407,8 +404,7 @@ class Client:
                     raise
                 is_forgiven = not session.is_refused
             except orjson.JSONDecodeError as exc:
-                problem = find_compression(response) or exc
-                raise build_connection_error(call.attempt, problem) from exc
+                raise build_connection_error(call.attempt, exc) from exc
             except OSError as exc:
                 raise self._explain(call, session, exc) from exc
             finally:

@@ -32,11 +32,8 @@ _thread = ThreadPoolExecutor(1, "webop-json")  # more would hold the event loop 
 async def decode(text: bytes, describe: Callable[[], Attempt]) -> Any:
     """Return the value of a JSON text, with null in place of values that are nested too deeply.
 
-    Large texts are read in a thread, so that the event loop is not held for long.
-
-    Args:
-        text: an object, a list of objects, or an event of a watch; the value of nothing is None.
-        describe: returns the request, for a warning.
+    Large texts are read in a thread, so that the event loop is not held for long. The value of
+    nothing is None. ``describe`` returns the request, for a warning.
 
     Raises:
         orjson.JSONDecodeError: it is not JSON.

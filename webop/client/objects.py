@@ -18,7 +18,6 @@ from typing import (
     Any,
     Concatenate,
     Literal,
-    NamedTuple,
     ParamSpec,
     Protocol,
     TypeAlias,
@@ -83,13 +82,6 @@ Condition: TypeAlias = str | Callable[[Obj], object]
 _TIMEOUT = 60.0
 
 _PODS = Resource("", "v1", "pods", namespaced=True)
-
-
-class _Target(NamedTuple):
-    kind: Kind | Selector
-    namespace: str | None
-    name: str | None = None
-    subresource: str | None = None
 
 
 class _InNamespace(TypedDict, total=False):
@@ -250,8 +242,8 @@ class AsyncClient:
         Raises:
             APINotFoundError: the object does not exist.
         """
-        target = _Target(kind, namespace, name, subresource)
-        found = await self._send("GET", target, keeps_managed_fields=managed_fields)
+        path = await self._locate(kind, namespace, name, subresource)
+        found = await self._send("GET", path, keeps_managed_fields=managed_fields)
         return found if subresource else fit_kind(kind, found)
 
     @overload
@@ -375,7 +367,7 @@ class AsyncClient:
         """
         if unknown := options.keys() - LogOptions.__annotations__.keys():
             raise TypeError(f"logs() has no option {', '.join(sorted(unknown))}.")
-        locate = functools.partial(self._locate, _Target(_PODS, namespace, pod, "log"))
+        locate = functools.partial(self._locate, _PODS, namespace, pod, "log")
         return Items(read_log(self._requests, locate, options, self.timeout))
 
     @overload
@@ -407,8 +399,9 @@ class AsyncClient:
         """
         raw = dump(body) if is_instance(body) else body
         place = namespace or _get(raw, "namespace")
-        target = _Target(kind or _select(raw), place, name, subresource)
-        return fit_kind(type(body), await self._send("POST", target, body=raw))
+        is_new = not subresource
+        path = await self._locate(kind or _select(raw), place, name, subresource, is_new=is_new)
+        return fit_kind(type(body), await self._send("POST", path, body=raw))
 
     @overload
     async def replace(self, body: M, **options: Unpack[_InNamespace]) -> M: ...
@@ -444,8 +437,8 @@ class AsyncClient:
                 "get(), change it, and replace it. To write some fields only, use apply() or "
                 "patch()."
             )
-        target = _Target(_select(raw), place, name, subresource)
-        return fit_kind(type(body), await self._send("PUT", target, body=raw))
+        path = await self._locate(_select(raw), place, name, subresource)
+        return fit_kind(type(body), await self._send("PUT", path, body=raw))
 
     @overload
     async def apply(self, body: M, **options: Unpack[_Owning]) -> M: ...
@@ -489,8 +482,8 @@ class AsyncClient:
         params = {"force": "true" if force else "false"}
         if field_manager is not None:
             params["fieldManager"] = field_manager
-        target = _Target(_select(raw), place, name, subresource)
-        found = await self._send("PATCH", target, params=params, body=raw, content_type=APPLY_PATCH)
+        path = await self._locate(_select(raw), place, name, subresource)
+        found = await self._send("PATCH", path, params=params, body=raw, content_type=APPLY_PATCH)
         return fit_kind(type(body), found)
 
     async def patch(
@@ -524,8 +517,8 @@ class AsyncClient:
         is_merge = isinstance(patch, Mapping)
         body = patch if is_merge else list(patch)
         content_type = MERGE_PATCH if is_merge else JSON_PATCH
-        target = _Target(kind, namespace, name, subresource)
-        return await self._send("PATCH", target, body=body, content_type=content_type)
+        path = await self._locate(kind, namespace, name, subresource)
+        return await self._send("PATCH", path, body=body, content_type=content_type)
 
     async def delete(
         self,
@@ -559,7 +552,8 @@ class AsyncClient:
             "dryRun": ["All"] if self.is_dry else None,
         }
         try:
-            await self._send("DELETE", _Target(kind, namespace, name), body=body)
+            path = await self._locate(kind, namespace, name)
+            await self._send("DELETE", path, body=body)
         except APINotFoundError as exc:
             if not (missing_ok and exc.details.get("name")):
                 raise
@@ -704,8 +698,15 @@ class AsyncClient:
                 raise ValueError(f"{part!r} is not a valid name or namespace for {resource.name}.")
         return resource
 
-    async def _locate(self, target: _Target, *, is_new: bool = False) -> str:
-        kind, namespace, name, subresource = target
+    async def _locate(
+        self,
+        kind: Kind | Selector,
+        namespace: str | None,
+        name: str | None,
+        subresource: str | None = None,
+        *,
+        is_new: bool = False,
+    ) -> str:
         resource = await self._find(kind, namespace, *(() if is_new else (name,)))
         if resource.namespaced and namespace is None:
             text = f"{resource.name} {name or ''}".rstrip()
@@ -715,14 +716,13 @@ class AsyncClient:
     async def _send(
         self,
         method: str,
-        target: _Target,
+        path: str,
         *,
         params: Mapping[str, str] | None = None,
         body: object = None,
         content_type: str = JSON,
         keeps_managed_fields: bool = False,
     ) -> Obj:
-        path = await self._locate(target, is_new=method == "POST" and not target.subresource)
         query = dict(params or {})
         if method in ("POST", "PUT", "PATCH"):
             query.setdefault("fieldManager", self._get_manager())

@@ -41,17 +41,9 @@ async def read_log(
 ) -> AsyncGenerator[str, None]:
     """Yield the lines of a log.
 
-    Errors before the first line are retried as those of other requests.
-
-    Args:
-        client: sends the requests.
-        locate: returns the path.
-        options: which lines are read.
-        timeout: how long the server may be silent, in seconds. A container that is followed may be
-            silent for any time, even before the first line.
-
-    Raises:
-        APIError: there is no log, or it was cut off.
+    Errors before the first line are retried as those of other requests. The timeout is how long the
+    server may be silent, in seconds. A container that is followed may be silent for any time, even
+    before the first line.
     """
     path, has_begun = await locate(), False
     backoff = Backoff(client.options.error_backoffs, is_endless=False)

@@ -288,11 +288,7 @@ class Watcher:
             self.pause = self._options.reconnect_backoff
 
     def fail(self, exc: Exception) -> None:
-        """Note a failure: decide how long to pause, and whether to list again.
-
-        Raises:
-            Exception: the failure, if it ends the watch.
-        """
+        """Note a failure: choose the pause, and whether to list again; raise it if it is final."""
         is_streaming = self.status.state is State.LISTING and self._is_streaming
         if is_streaming and self._is_declined(exc):
             self._turn_to_pages(exc)
@@ -300,8 +296,7 @@ class Watcher:
         if self._recovery.is_final(exc):
             raise exc
         self.status.prefers_pages = is_streaming and self._stream is not None
-        self._recovery.fail(exc, self.status.get_age())
-        self.pause = self._recovery.pause
+        self.pause = self._recovery.fail(exc, self.status.get_age())
         self._close()
         self._client.counters.restarts[self.resource.plural_name, "failed"] += 1
 

@@ -114,7 +114,6 @@ class Recovery:
         self._is_gone = False
         self._backoff = Backoff(_BACKOFFS, jitter=_JITTER)
         self.has_watched = False  # whether the server has accepted a stream after a list
-        self.pause = 0.0  # how long to wait now, in seconds
 
     def is_final(self, exc: Exception) -> bool:
         """Return whether an error ends the watch.
@@ -135,20 +134,20 @@ class Recovery:
         self._status.failures = 0
         self._status.error = ""
 
-    def fail(self, exc: Exception, duration: float) -> None:
-        """Note a failure of a stream (after so many seconds) or of a listing."""
+    def fail(self, exc: Exception, duration: float) -> float:
+        """Note a failure of a stream (after so many seconds) or of a listing; return the pause."""
         if duration > _BACKOFF_LIMIT and not isinstance(exc, TimeoutError):
             self.heal()  # it worked in between, although there were no events
-        self.pause = choose_pause(self._backoff, exc, limit=_BACKOFF_LIMIT) or 0.0
+        pause = choose_pause(self._backoff, exc, limit=_BACKOFF_LIMIT) or 0.0
         if isinstance(exc, APIGoneError) and not self._is_gone:
-            self.pause = self._options.reconnect_backoff  # the server is fine: list again at once
+            pause = self._options.reconnect_backoff  # the server is fine: list again at once
         elif isinstance(exc, APIUnauthorizedError | LoginError) or (
             isinstance(exc, TimeoutError) and duration > _BACKOFF_LIMIT
         ):
             # Without credentials, the login pauses for all requests. The time without data is long
             # enough already; without bookmarks, it only means that there were no events. A longer
             # pause would delay the next events.
-            self.pause = Backoff(_BACKOFFS, jitter=_JITTER).next() or 0.0
+            pause = Backoff(_BACKOFFS, jitter=_JITTER).next() or 0.0
         self._is_gone = isinstance(exc, APIGoneError)
         is_away = isinstance(exc, APIStatusError) and exc.status in _AWAY
         self._doubts += not is_away and not isinstance(exc, _NO_DOUBT)
@@ -157,9 +156,10 @@ class Recovery:
             self._status.state = State.EMPTY
             self._doubts = 0
         self._status.failures += 1
-        self._log(exc)
+        self._log(exc, pause)
+        return pause
 
-    def _log(self, exc: Exception) -> None:
+    def _log(self, exc: Exception, pause: float) -> None:
         message = str(exc).rstrip(".")
         if isinstance(exc, TimeoutError):
             silence = self._options.inactivity_timeout
@@ -178,6 +178,6 @@ class Recovery:
             "%s; %s in %s s.",
             message,
             how,
-            format_pause(self.pause),
+            format_pause(pause),
             exc_info=None if is_known else exc,
         )

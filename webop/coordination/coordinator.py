@@ -29,11 +29,7 @@ class Coordinator:
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        """Apply the settings, after the startup handlers.
-
-        Raises:
-            ConfigurationError: the settings contradict each other.
-        """
+        """Apply the settings, after the startup handlers."""
         for coordinator in self._coordinators:
             coordinator.begin()
 
@@ -47,7 +43,10 @@ class Coordinator:
                 await asyncio.Event().wait()
             finally:
                 if self._elector.is_enabled or self._peering.has_records:
-                    await finish_work(self._operator)
+                    # Wait for the handlers before others may act; meanwhile the Lease is renewed.
+                    patience = self._operator.settings.batching.exit_timeout
+                    self._operator.pausing.stop()
+                    await self._operator.pausing.finish(max(patience, DAEMONS_TIMEOUT))
 
     def describe(self) -> str:
         """Return a text: the role of this replica; empty without a Lease."""
@@ -76,9 +75,3 @@ class Coordinator:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})
-
-
-async def finish_work(operator: OperatorContext) -> None:
-    """Wait for the handlers before others may act; meanwhile the Lease is renewed."""
-    operator.pausing.stop()
-    await operator.pausing.finish(max(operator.settings.batching.exit_timeout, DAEMONS_TIMEOUT))

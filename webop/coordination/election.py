@@ -145,11 +145,7 @@ class Elector:
         fence_child_tasks(asyncio.get_running_loop())
 
     async def run(self, client: Client) -> None:
-        """Stand by and lead, in turns; when cancelled, hand over.
-
-        Raises:
-            ConfigurationError: the namespace of the Lease is unknown.
-        """
+        """Stand by and lead, in turns; when cancelled, hand over."""
         if (times := self._times) is None:
             return
         namespace = self._find_namespace(client)

@@ -30,7 +30,7 @@ _ATTEMPTS = 3  # of a write, if others have changed other fields of the Lease
 
 
 class ObservedLease:
-    """A Lease that this process holds or wants to hold.
+    """A Lease that this process holds or wants to hold; its requests raise APIError.
 
     Attributes:
         times: when what must have happened.
@@ -90,11 +90,7 @@ class ObservedLease:
                     self.note_change(raw)
 
     async def refresh(self, *, if_unwatched: bool = False) -> None:
-        """Read it now; with ``if_unwatched``, only if the watch does not report changes.
-
-        Raises:
-            APIError: it cannot be read.
-        """
+        """Read it now; with ``if_unwatched``, only if the watch does not report changes."""
         if not if_unwatched or not self._access.is_watched:
             self.observe(await self._access.read())
 
@@ -103,9 +99,6 @@ class ObservedLease:
 
         If somebody has deleted it, its holder creates it again, or loses it (``ends_if_deleted``).
         If somebody else has held it in between, it must be acquired again.
-
-        Raises:
-            APIError: it cannot be written; or it was, but the response was lost.
         """
         was_own = self.is_own
         for _ in range(_ATTEMPTS):
@@ -126,11 +119,7 @@ class ObservedLease:
         return was_own and self.is_own
 
     async def release(self) -> bool:
-        """Release it; return whether this process held it.
-
-        Raises:
-            APIError: it could not be released.
-        """
+        """Release it; return whether this process held it."""
         for _ in range(_ATTEMPTS):
             raw = self.raw
             if raw is None or not self.is_own:
@@ -144,11 +133,7 @@ class ObservedLease:
         return False
 
     async def expire(self) -> None:
-        """Release it for a holder that has not renewed it in time, and cannot do so after this.
-
-        Raises:
-            APIError: it cannot be read or written.
-        """
+        """Release it for a holder that has not renewed it in time, and cannot do so after this."""
         if self.record.holder and not self.is_own and not self.wait:
             raw = self.raw or {"metadata": {"name": self.name}}  # somebody can have deleted it
             raw = release(raw, dt.datetime.now(dt.UTC))

@@ -66,7 +66,7 @@ class Members:
 
     Args:
         operator: has the settings, and what this replica owns.
-        client: for requests about Leases.
+        client: for requests about Leases; all methods raise their APIError.
         lease: the Lease that a leader would have.
         times: of all Leases.
         fence: of this replica.
@@ -249,11 +249,7 @@ class Members:
     # The Lease of this replica
 
     async def join(self) -> ObservedLease | None:
-        """Try to acquire the Lease of a free slot, or to go on with the own one; None in vain.
-
-        Raises:
-            APIError: a Lease cannot be read or written.
-        """
+        """Try to acquire the Lease of a free slot, or to go on with the own one; None in vain."""
         if (own := self._own) is not None and own.is_own:
             try:
                 if not self._find_breach() and await own.hold():
@@ -507,9 +503,6 @@ class Members:
         """Return which replica owns shards; empty if none does. For replicas that elect a leader.
 
         Without the right to read this, there are no shards.
-
-        Raises:
-            APIError: a Lease cannot be read or written.
         """
         try:
             raw = await self._map_access.read()

@@ -114,9 +114,10 @@ def select_rivals(
     They have a higher priority, or if there are none, the same priority. Expired
     records do not count.
     """
-    found: dict[str, Peer] = {}
-    for peer in sorted(peers, key=lambda peer: (peer.priority, peer.deadline)):
-        if peer.identity != identity and peer.deadline > now and peer.priority >= priority:
-            found[peer.identity] = peer
+    found = {
+        peer.identity: peer
+        for peer in sorted(peers, key=lambda peer: (peer.priority, peer.deadline))
+        if peer.identity != identity and peer.deadline > now and peer.priority >= priority
+    }
     ordered = sorted(found.values(), key=lambda peer: (-peer.priority, peer.identity))
     return tuple(peer for peer in ordered if peer.priority > priority) or tuple(ordered)

@@ -18,7 +18,8 @@ LEASES = Resource("coordination.k8s.io", "v1", "leases", kind="Lease", namespace
 class LeaseAccess:
     """A Lease by its namespace and name.
 
-    Each request has one attempt and ``timeout`` seconds, so that renewals are never late.
+    Each request has one attempt and ``timeout`` seconds, so that renewals are never late. It raises
+    APIError if it fails; a write can have succeeded although its response was lost.
     """
 
     def __init__(self, client: Client, namespace: str, name: str, timeout: float) -> None:
@@ -38,11 +39,7 @@ class LeaseAccess:
         return self._status.is_connected and self._status.state is State.WATCHING
 
     async def read(self) -> dict[str, Any] | None:
-        """Return the Lease; None if there is none.
-
-        Raises:
-            APIError: it cannot be read.
-        """
+        """Return the Lease; None if there is none."""
         try:
             response: dict[str, Any] = await self._perform("GET", self.name)
         except APINotFoundError:
@@ -50,11 +47,7 @@ class LeaseAccess:
         return response
 
     async def write(self, raw: dict[str, Any]) -> dict[str, Any] | None:
-        """Create the Lease, or replace the given version; None if another write was faster.
-
-        Raises:
-            APIError: it cannot be written; or it was written, but the response was lost.
-        """
+        """Create the Lease, or replace the given version; None if another write was faster."""
         is_new = "resourceVersion" not in raw["metadata"]
         method, name = ("POST", None) if is_new else ("PUT", self.name)
         try:

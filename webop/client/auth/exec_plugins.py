@@ -184,11 +184,7 @@ class Plugin:
 
 
 def parse_plugin(config: Any, *, owner: str, cluster: Mapping[str, Any]) -> Plugin:
-    """Parse the field ``exec`` of a user, and the cluster with its CA as data, of a kubeconfig.
-
-    Raises:
-        LoginError: a field is invalid; the message says which one, and where.
-    """
+    """Parse the field ``exec`` of a user, and the cluster with its CA as data, of a kubeconfig."""
     problem = _find_problem(config)
     if problem:
         raise LoginError(f"The exec plugin of {owner} cannot be used: {problem}.", kind=_KIND)

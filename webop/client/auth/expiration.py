@@ -105,11 +105,6 @@ def parse_moment(text: object) -> dt.datetime:
     return moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)
 
 
-def choose_earliest(*moments: dt.datetime | None) -> dt.datetime | None:
-    """Return the earliest moment; None if there is none."""
-    return min((moment for moment in moments if moment is not None), default=None)
-
-
 def detect_expiration(token: str | None, pem: bytes = b"", owner: str = "") -> dt.datetime | None:
     """Return when to fetch the next credentials; None if these have no known expiration.
 
@@ -126,4 +121,5 @@ def detect_expiration(token: str | None, pem: bytes = b"", owner: str = "") -> d
             kind="The client certificate has expired.",
         )
     lifetimes = (parse_token_lifetime(token), certificate)
-    return choose_earliest(*(each.choose_expiration(now) for each in lifetimes if each))
+    moments = (each.choose_expiration(now) for each in lifetimes if each is not None)
+    return min(filter(None, moments), default=None)

@@ -37,11 +37,9 @@ class SessionResponse:
 
     is_complete = False  # it is not known here
 
-    def __init__(self, response: aiohttp.ClientResponse, *, is_decoded: bool) -> None:
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
         self.status = response.status
         self.headers = {name.lower(): value for name, value in response.raw_headers}
-        if is_decoded:
-            self.headers.pop(b"content-encoding", None)
         self._response = response
 
     async def receive(self) -> bytes:
@@ -81,7 +79,7 @@ class SessionTransport:
                 raise_for_status=False,  # also if the session raises by default
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=request.connect_timeout),
             )
-        return SessionResponse(response, is_decoded=self._session.auto_decompress)
+        return SessionResponse(response)
 
     async def aclose(self) -> None:
         """Close the session. Requests in flight fail."""

@@ -55,13 +55,7 @@ class _Address(NamedTuple):
 
 
 class ConnectionPool:
-    """Connections to one server.
-
-    Their number is not limited, because each watch keeps one.
-
-    Raises:
-        LoginError: the TLS credentials or the proxy are not usable.
-    """
+    """Connections to one server. Their number is not limited, because each watch keeps one."""
 
     def __init__(self, info: ConnectionInfo) -> None:
         self._context = info.as_ssl_context()

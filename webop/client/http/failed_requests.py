@@ -102,7 +102,8 @@ def build_connection_error(attempt: Attempt, exc: BaseException) -> APIConnectio
     """Build the exception for a request without a usable response."""
     reason = str(exc) or ("no response in time" if isinstance(exc, TimeoutError) else repr(exc))
     if isinstance(exc, orjson.JSONDecodeError):
-        reason = f"the response is not JSON. Check that the server is an API server: {exc}"
+        advice = "Check that the server is an API server, and that no proxy compresses responses"
+        reason = f"the response is not JSON. {advice}: {exc}"
     return APIConnectionError(f"Cannot {attempt}: {reason}")
 
 

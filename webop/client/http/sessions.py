@@ -202,11 +202,7 @@ class SessionPool:
         return last
 
     async def open(self) -> Session:
-        """Open a session; wait for credentials if there are none. See :meth:`take`.
-
-        Raises:
-            LoginError: there are no usable credentials, or the pool is closed.
-        """
+        """Open a session; wait for credentials if there are none. See :meth:`take`."""
         if self._is_closed:
             raise LoginError(
                 "The client is closed: its operator, or its `async with` block, has ended."

@@ -111,18 +111,5 @@ async def read_content(response: Response) -> bytes:
 
 def build_refusal(call: Call, response: Response, content: bytes) -> APIStatusError:
     """Build the exception for a response with a status of 300 or above."""
-    if problem := find_compression(response):
-        raise problem
     retry_after = response.headers.get(b"retry-after", b"").decode("latin-1")
     return build_status_error(call.attempt, response.status, retry_after, content)
-
-
-def find_compression(response: Response) -> TransportError | None:
-    """Return the error of a compressed response. It is only sought if the content is no JSON."""
-    coding = response.headers.get(b"content-encoding")
-    if not coding or coding.lower() == b"identity":
-        return None
-    return TransportError(
-        f"the response is compressed ({coding.decode('latin-1')}), which was not "
-        "requested. Correct the proxy that compresses it"
-    )
