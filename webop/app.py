@@ -340,9 +340,7 @@ def build_options(
 ) -> OperatorOptions:
     """Import the modules, and return the options of the operator.
 
-    Args:
-        options: the options of :func:`create_app`; they win over the environment.
-        environment: the environment variables.
+    The options of :func:`create_app` win over the environment variables.
 
     Raises:
         ConfigurationError: a module cannot be imported, a variable is invalid, or both all

@@ -37,11 +37,7 @@ class Backoff:
         self._last: float | None = None
 
     def next(self, at_least: float | None = None) -> float | None:
-        """Count a failure; return the pause before the next attempt, or None to give up.
-
-        Args:
-            at_least: the shortest pause, such as the ``Retry-After`` of a server.
-        """
+        """Count a failure; return the pause before the next attempt, or None to give up."""
         if self._iterator is None:
             self._iterator = iter(self._delays)
         delay = next(self._iterator, self._last if self._is_endless else None)

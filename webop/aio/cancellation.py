@@ -86,11 +86,7 @@ async def contain(
 
 
 def unwrap(done: tuple[Any, BaseException | None]) -> Any:
-    """Return the result of a call that has ended.
-
-    Raises:
-        RuntimeError: the handler has tried to end more than its task.
-    """
+    """Return the result of a call; raise an error if it has tried to end more than its task."""
     result, failure = done
     if failure is not None:
         raise RuntimeError(_describe(failure)) from failure

@@ -22,9 +22,6 @@ async def run_concurrently(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list
     """Return all results, as ``asyncio.gather()`` does; but if one fails, the others end first.
 
     Unlike there, the cancellation of the caller is not lost if one fails at the same moment.
-
-    Raises:
-        BaseException: the first exception of any of them.
     """
     tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     if not tasks:

@@ -25,11 +25,7 @@ class DedicatedThreads(Executor):
         self._name = name
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Start a call.
-
-        Raises:
-            RuntimeError: the system has no more threads.
-        """
+        """Start a call; raise RuntimeError if the system has no more threads."""
         future: Future[T] = Future()
         future.set_running_or_notify_cancel()
         call = partial(fn, *args, **kwargs)

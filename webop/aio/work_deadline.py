@@ -28,9 +28,6 @@ def read_clock() -> float:
 class Fence:
     """A deadline for all work; each renewal of the lease postpones it.
 
-    Args:
-        clock: returns the current time.
-
     Attributes:
         ends_at: the deadline, by the clock.
         is_in_step: whether a step is running that began in time; it cannot be stopped.

@@ -119,7 +119,8 @@ class Client:
           ``options.error_backoffs``; other errors are raised at once. A retry delays only its own
           request.
         - A request that may have been executed is sent again only if that does no harm
-          (:meth:`Call.is_repeatable`).
+          (:meth:`Call.is_repeatable`). Then a creation can end in 409, and a JSON patch with a test
+          in 422, because of the first attempt; the error says so.
         - After a 401, the request is sent again with the same credentials. If all requests with
           them get a 401 now, the credentials are excluded, and the request continues with others.
           Without others, it fails with LoginError.
@@ -129,10 +130,6 @@ class Client:
           keeps the operator alive.
         - Each credentials have one pool of connections. When the credentials are no longer valid,
           the pool is closed after its last request.
-
-    Caveats:
-        The first attempt of a retried request can have succeeded although its response was lost. So
-        a creation can end in 409, and a JSON patch with a test in 422. The error says so.
 
     Attributes:
         options: the timeouts and pauses; they can be replaced.
@@ -300,10 +297,7 @@ class Client:
         """Yield all objects, page by page, all as of one moment (API chunking).
 
         With a queue, each page is one of its requests. The timeout is for one attempt of one page.
-
-        Raises:
-            APIGoneError: reading took too long, and must start again.
-            APIError: as for all requests.
+        After an APIGoneError, reading took too long, and must start again.
         """
         path = resource.get_url(namespace=namespace)
         query, token = {"limit": str(_PAGE_SIZE), **selection.params}, ""

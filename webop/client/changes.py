@@ -42,9 +42,6 @@ class Comparison(Generic[T]):
     """The objects that a watch has shown, to report each change once, also after lists.
 
     An object that does not fit its model is left out, as one that has left the selection.
-
-    Args:
-        fit: returns the model of an object.
     """
 
     def __init__(self, fit: Callable[[Json], T]) -> None:

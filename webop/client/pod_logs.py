@@ -58,11 +58,9 @@ async def read_log(
                         yield line.decode("utf-8", "replace")
         except (*TRANSIENT_ERRORS, APIUnauthorizedError, TimeoutError) as exc:
             pause = None if has_begun else choose_pause(backoff, exc)
-            if pause is not None:
-                pass
-            elif isinstance(exc, TimeoutError):
+            if pause is None and isinstance(exc, TimeoutError):
                 raise build_connection_error(parse_attempt("GET", path), exc) from exc
-            else:
+            if pause is None:
                 raise
         else:
             return

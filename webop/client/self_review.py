@@ -24,11 +24,7 @@ class SelfReview:
 
 
 async def review_self(client: Client) -> SelfReview:
-    """Ask the API server, which allows that to everybody, since Kubernetes 1.28.
-
-    Raises:
-        APIError: the API server is not available.
-    """
+    """Ask the API server, which allows that to everybody, since Kubernetes 1.28."""
     try:
         response = await client.request("POST", _PATH, body=_REVIEW)
     except (APIServerError, APITooManyRequestsError):

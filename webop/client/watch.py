@@ -138,14 +138,7 @@ class _NoStreamingListError(WebopError):
 
 
 class Watcher:
-    """The state of one watch across its streams, and its decisions.
-
-    Attributes:
-        resource: the watched resource.
-        attempt: the request, for messages.
-        status: the public status.
-        selection: what is watched.
-    """
+    """The state of one watch across its streams, and its decisions."""
 
     def __init__(
         self,

@@ -27,7 +27,7 @@ from collections.abc import Callable
 
 from webop.aio.backoff import Once
 from webop.aio.concurrency import wait_and_clear
-from webop.aio.work_deadline import Fence, fence_child_tasks, read_clock
+from webop.aio.work_deadline import Fence, fence_child_tasks
 from webop.client.api import Client
 from webop.context.operator_context import OperatorContext
 from webop.coordination.held_lease import ObservedLease
@@ -52,7 +52,6 @@ class Elector:
     Args:
         operator: the context of the operator; ``settings.leadership`` names the Lease.
         namespace: the namespace of the Lease if neither the settings nor the credentials have one.
-        clock: in seconds, monotonic, also while the machine sleeps.
 
     Attributes:
         is_leading: whether this replica holds the Lease and handles objects.
@@ -62,17 +61,11 @@ class Elector:
         obstacle: a text: which missing permission prevents the leadership; empty if none does.
     """
 
-    def __init__(
-        self,
-        operator: OperatorContext,
-        namespace: str | None = None,
-        *,
-        clock: Callable[[], float] = read_clock,
-    ) -> None:
+    def __init__(self, operator: OperatorContext, namespace: str | None) -> None:
         self._operator = operator
         self._namespace = namespace
         self._settings = operator.settings.leadership
-        self._fence = Fence(clock)
+        self._fence = Fence()
         self._times: LeaseTimes | None = None
         self._observed: ObservedLease | None = None
         self._lost = ""

@@ -47,11 +47,7 @@ class LeaseTimes:
 
 
 def build_times(options: LeadershipSettings) -> LeaseTimes:
-    """Return the times that follow from the settings.
-
-    Raises:
-        ConfigurationError: they contradict each other, or the name is not valid.
-    """
+    """Return the times that follow from the settings; refuse contradictions and invalid names."""
     name = options.lease_name or ""
     if len(name) > _MAX_NAME or not SUBDOMAIN.fullmatch(name):
         raise ConfigurationError(

@@ -64,13 +64,7 @@ _POLLING: Final = 0.1  # seconds; while shards are being left
 class Members:
     """The replicas that share the shards of one operator, as this one sees them.
 
-    Args:
-        operator: has the settings, and what this replica owns.
-        client: for requests about Leases; all methods raise their APIError.
-        lease: the Lease that a leader would have.
-        times: of all Leases.
-        fence: of this replica.
-        on_change: called when this replica owns other shards.
+    ``lease`` is the one that a leader would have. Requests about Leases raise APIError.
 
     Attributes:
         map: who owns which shards, as far as known.

@@ -70,11 +70,7 @@ def build_record(priority: int, lifetime: int, now: float, message: str = "") ->
 
 
 def parse_peers(status: object) -> tuple[dict[str, Peer], dict[str, str]]:
-    """Parse the status of a peering object, to which anybody can write.
-
-    Returns:
-        The peers by their identities, and the problems of invalid records.
-    """
+    """Return the peers in a status, to which anybody can write, and the problems of others."""
     peers: dict[str, Peer] = {}
     problems: dict[str, str] = {}
     for identity, record in status.items() if isinstance(status, dict) else ():

@@ -78,11 +78,7 @@ async def perform_once(
     *,
     timeout: float,
 ) -> Any:
-    """Send a request in one attempt. The timeout includes a login.
-
-    Raises:
-        APIError: the API server refuses it, or did not respond in time.
-    """
+    """Send a request in one attempt. The timeout includes a login."""
     call = Call(method, path, None, content, content_type, timeout=timeout, is_retried=False)
     try:
         async with asyncio.timeout(timeout):

@@ -27,12 +27,7 @@ _LIMIT = 4  # kinds on one line
 
 
 def showing_banner(operator: Operator, pages: Sequence[str]) -> AbstractAsyncContextManager[None]:
-    """Show the banner during a block, when all of it is known, if somebody reads at a terminal.
-
-    Args:
-        operator: what the banner is about; its startup handlers have ended.
-        pages: the URLs of the status page.
-    """
+    """Show the banner during a block, when all of it is known, if somebody reads at a terminal."""
     return running(_show(operator, next(iter(pages), None)), name="banner")
 
 

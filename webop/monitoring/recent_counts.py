@@ -14,11 +14,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class Recent(Generic[Key]):
-    """The growth since a moment five minutes ago. Counting itself costs nothing more.
-
-    Args:
-        read: returns the totals.
-    """
+    """The growth since a moment five minutes ago. Counting itself costs nothing more."""
 
     def __init__(self, read: Callable[[], Mapping[Key, int]]) -> None:
         self._read = read

@@ -69,9 +69,6 @@ class Page:
 
         A foreign page can let its host name resolve to the loopback address (DNS rebinding), and
         would then have the same origin. The Host header still has the foreign name.
-
-        Args:
-            host: the Host header of the request.
         """
         if not is_loopback(self._bound):
             return ""

@@ -49,8 +49,6 @@ class Authenticator:
            if all credentials are refused, login after login; there are pauses between these logins.
 
     Args:
-        context: of the operator.
-        vault: where the credentials go.
         keeps_trying: whether to retry instead of failing, for an operator that can serve admission
             without a cluster.
 

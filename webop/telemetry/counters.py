@@ -99,14 +99,7 @@ class CallCounters:
         self.misfits: dict[str, tuple[FailedCall, str]] = {}
 
     def add(self, seconds: float, labels: tuple[str, str], how: str = "", error: str = "") -> None:
-        """Count a call of a handler of a type.
-
-        Args:
-            seconds: how long it took.
-            labels: the handler and the type.
-            how: why it did not succeed; empty if it did.
-            error: the type of the error; empty for none.
-        """
+        """Count a call by its handler and type; ``how`` and ``error`` are empty after a success."""
         self.durations.add(seconds, *labels)
         if how:
             self.failures[*labels, how] += 1

@@ -57,11 +57,8 @@ def set_up_tracing() -> None:
 def open_span(describe: Callable[[*Ts], Description], *args: *Ts) -> Span | None:
     """Start a span, which is the current one until it is closed; None without tracing.
 
-    Use it as a block: ``with open_span(…) or NOT_TRACED as span``.
-
-    Args:
-        describe: returns the description; called only with tracing.
-        args: the arguments of ``describe``.
+    Use it as a block: ``with open_span(…) or NOT_TRACED as span``. The description is built only
+    with tracing.
     """
     return None if _tracing is None else _tracing.begin(describe(*args))
 

@@ -94,11 +94,7 @@ def parse_certificate_lifetime(pem: bytes) -> Lifetime | None:
 
 
 def parse_moment(text: object) -> dt.datetime:
-    """Parse a time as Kubernetes writes it (RFC 3339).
-
-    Raises:
-        ValueError: it is not such a time.
-    """
+    """Parse a time as Kubernetes writes it (RFC 3339); raise ValueError for anything else."""
     if not isinstance(text, str) or "T" not in text:
         raise ValueError(f"{text!r} is not a time such as 2030-12-31T23:59:59Z")
     moment = dt.datetime.fromisoformat(text)

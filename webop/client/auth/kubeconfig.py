@@ -63,8 +63,7 @@ def read_kubeconfig(paths: Sequence[Path]) -> ConnectionInfo:
     plugin is run unless the user also has a token or a certificate.
 
     Raises:
-        LoginError: a certificate or token cannot be read or has expired, or a plugin failed; or as
-            :func:`choose_context`.
+        LoginError: it is not usable; the message says which entry of which file, and why.
     """
     choice = choose_context(paths)
     credentials = _read_credentials(choice)
@@ -80,13 +79,7 @@ def read_kubeconfig(paths: Sequence[Path]) -> ConnectionInfo:
 
 
 def choose_context(paths: Sequence[Path]) -> Choice:
-    """Read and merge kubeconfig files, and check their current context.
-
-    Raises:
-        LoginError: there are no such files or no current context, its cluster or user does not
-            exist, fields have wrong types, the server is not a URL, the proxy is not HTTP,
-            or the exec plugin has invalid fields.
-    """
+    """Read and merge kubeconfig files, and check their current context; raise LoginError."""
     where = os.pathsep.join(str(path) for path in paths)
     configs = [config for config in map(_load, paths) if config is not None]
     if not configs:

@@ -75,9 +75,6 @@ def read_service_account(folder: Path, environ: Mapping[str, str]) -> Connection
     The server is that of KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT, which works without
     DNS; by default, kubernetes.default.svc. The kubelet replaces the token long before its end. The
     credentials expire shortly before the token does, so that the next one is read in time.
-
-    Raises:
-        LoginError: a file exists but cannot be read.
     """
     token = _read_text(folder / "token")
     if token is None:

@@ -34,11 +34,7 @@ def build_basic(user: str, password: str) -> str:
 
 
 def check_proxy(proxy: object, owner: str = "") -> None:
-    """Refuse what is not the URL of an HTTP proxy; ``owner`` is a text such as " of the cluster".
-
-    Raises:
-        LoginError: it is not such a URL.
-    """
+    """Refuse what is not the URL of an HTTP proxy; ``owner`` is a text such as " of a cluster"."""
     if problem := find_server_problem(proxy):
         raise LoginError(
             f"The proxy {quote_url(proxy)}{owner} {problem}. Use an HTTP or HTTPS proxy; others, "

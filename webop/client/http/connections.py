@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import socket
 import ssl
@@ -268,21 +269,14 @@ async def _resolve(server: _Address) -> list[_Resolved]:
 
 async def _connect(addresses: list[_Resolved]) -> socket.socket:
     """Connect to the first address that responds; try slow ones again, with more time."""
-    if len(addresses) == 1:
-        return await _connect_to(addresses[0])
-    failure: OSError | None = None
-    for limit in _ROUNDS:
-        is_slow = False
-        for address in addresses:
-            try:
-                async with asyncio.timeout(limit):
-                    return await _connect_to(address)
-            except OSError as exc:
-                failure = exc
-                is_slow |= isinstance(exc, TimeoutError)
-        if not is_slow:
-            break
-    raise failure or TimeoutError
+    failure: OSError = TimeoutError()
+    for limit, address in itertools.product(_ROUNDS if addresses[1:] else (None,), addresses):
+        try:
+            async with asyncio.timeout(limit):
+                return await _connect_to(address)
+        except OSError as exc:
+            failure = exc
+    raise failure
 
 
 async def _connect_to(address: _Resolved) -> socket.socket:

@@ -95,11 +95,7 @@ class HTTPResponse:
             self.waiter.set_result(None)
 
     async def wait(self) -> None:
-        """Wait for a part of it; close the connection if the wait is cancelled.
-
-        Raises:
-            TransportError: the connection was lost.
-        """
+        """Wait for a part of it; close the connection if the wait is cancelled."""
         if self._problem:
             raise TransportError(self._problem)
         self.waiter = asyncio.get_running_loop().create_future()

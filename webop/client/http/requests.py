@@ -139,9 +139,6 @@ def parse_page(call: Call, response: Any) -> tuple[Page, str]:
     """Return the page and the token of the next page; an empty token after the last page.
 
     The items of built-in resources lack apiVersion and kind, which are added.
-
-    Raises:
-        APIConnectionError: the response is not a list of objects.
     """
     is_list = (
         isinstance(response, dict)
@@ -175,11 +172,7 @@ def cut_object(raw: dict[str, Any], resource: Resource) -> dict[str, Any]:
 
 
 def strip_object(response: Any) -> dict[str, Any]:
-    """Return an object without its managed fields, which nobody reads and which prevent an apply.
-
-    Raises:
-        APIConnectionError: the response is not an object.
-    """
+    """Return an object without its managed fields, which nobody needs; they prevent an apply."""
     found: dict[str, Any] = response if isinstance(response, dict) else {"metadata": None}
     metadata = found.setdefault("metadata", {})
     if not isinstance(metadata, dict):

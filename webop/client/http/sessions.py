@@ -49,8 +49,6 @@ class Session:
     """The connections of some credentials, and whether the API server accepts these.
 
     Attributes:
-        info: the credentials.
-        transport: the connections.
         users: how many requests and streams are using it.
         is_refused: whether two requests got a 401, the second one at least :data:`FORGIVENESS`
             after the first one, with no other response in between.
@@ -162,11 +160,7 @@ def _check(info: ConnectionInfo) -> None:
 
 
 def build_transport(info: ConnectionInfo) -> Transport:
-    """Build the transport for one set of credentials: a pool of connections, or their session.
-
-    Raises:
-        LoginError: the TLS credentials or the proxy are not usable.
-    """
+    """Build the transport of credentials; raise LoginError if the TLS or the proxy is unusable."""
     if isinstance(info, AiohttpSession):
         from webop.client.http.aiohttp_sessions import SessionTransport  # noqa: PLC0415 - optional
 
