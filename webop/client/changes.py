@@ -90,18 +90,25 @@ class Comparison(Generic[T]):
         return Change("DELETED", self._fit(orjson.loads(self._known.pop(key).content)))
 
 
-async def follow(
-    items: AsyncGenerator[WatchItem, None],
-) -> AsyncGenerator[tuple[Json | None, str], None]:
-    """Yield the states of the only object of a watch, None while it is absent, and the versions."""
+class Shown(NamedTuple):
+    """A state of the only object of a watch (None: absent), and whether a list has shown it."""
+
+    object: Json | None
+    version: str
+    is_listed: bool
+
+
+async def follow(items: AsyncGenerator[WatchItem, None]) -> AsyncGenerator[Shown, None]:
+    """Yield the states of the only object of a watch."""
     is_there = False
     async for item in items:
         if isinstance(item, ListingStarted):
             is_there = False
         elif isinstance(item, ListingFinished):
             if not is_there:
-                yield None, item.resource_version
+                yield Shown(None, item.resource_version, is_listed=True)
         else:
             kind, raw = item
             is_there = kind != "DELETED"
-            yield (raw if is_there else None), raw["metadata"].get("resourceVersion") or ""
+            version = raw["metadata"].get("resourceVersion") or ""
+            yield Shown(raw if is_there else None, version, is_listed=kind is None)

@@ -641,7 +641,7 @@ class AsyncClient:
                 items = watch(self._requests, resource, namespace, *own)
                 async with aclosing(items):
                     with self._noticing_absence():
-                        async for state, _ in follow(items):
+                        async for state, *_ in follow(items):
                             obj = None if state is None else strip_object(state)
                             is_known = True
                             if is_over(obj):

@@ -85,7 +85,7 @@ class ObservedLease:
     async def watch(self, options: WatchOptions) -> None:
         """Observe changes forever."""
         async with aclosing(self._access.watch(options)) as items:
-            async for raw, version in follow(items):
+            async for raw, version, _ in follow(items):
                 if is_newer(version, self.raw):  # than our last response
                     self.note_change(raw)
 

@@ -18,11 +18,12 @@ from typing import Any
 from webop.aio.backoff import Backoff, Once
 from webop.aio.concurrency import wait_and_clear
 from webop.client.api import Client
+from webop.client.changes import follow
 from webop.client.discovery import discover
 from webop.client.http.failed_requests import choose_pause
 from webop.client.http.requests import MERGE_PATCH, encode_body, select_name
-from webop.client.watch import ListingFinished, ListingStarted, watch
-from webop.client.watch_events import WatchEvent, parse_number, parse_version
+from webop.client.watch import watch
+from webop.client.watch_events import parse_number, parse_version
 from webop.context.operator_context import OperatorContext
 from webop.coordination.election import Elector
 from webop.coordination.peer_records import (
@@ -140,28 +141,21 @@ class PeeringObject:
         self.problem = ""
 
     async def _watch(self, client: Client) -> None:
-        is_listed = False
         options = self._peering.operator.settings.watching
         selection = select_name(self._name)
         items = watch(client, self.kind, self.namespace, options, selection=selection)
         async with contextlib.aclosing(items):
-            async for item in items:
-                if isinstance(item, ListingStarted):
-                    is_listed = False
-                elif isinstance(item, ListingFinished):
-                    if not is_listed:
-                        self._version = parse_number(item.resource_version)
-                        self._lose()
-                else:
-                    is_listed = True
-                    await self._accept(client, item)
+            async for raw, version, is_listed in follow(items):
+                await self._accept(client, raw, parse_number(version), is_listed=is_listed)
 
     async def _read(self, client: Client) -> None:
         selection = select_name(self._name)
         pages = client.list_pages(self.kind, self.namespace, selection, is_retried=False)
         async for page in pages:
             for raw in page.items:
-                await self._accept(client, ("MODIFIED", raw))  # the watch can know more by now
+                await self._accept(
+                    client, raw, parse_version(raw)
+                )  # the watch can know more by now
 
     async def _keep_alive(self, client: Client) -> None:
         backoff = Backoff(_PAUSES)
@@ -208,19 +202,20 @@ class PeeringObject:
         if not settings.stealth:
             logger.debug("Keep-alive sent to the peering %r %s.", self._name, self)
         with contextlib.suppress(AttributeError, KeyError, TypeError):  # a proxy can send anything
-            await self._accept(client, ("MODIFIED", state))
+            await self._accept(client, state, parse_version(state))
 
-    async def _accept(self, client: Client, event: WatchEvent) -> None:
-        """Accept a state of the object; remove expired records from it."""
-        event_type, raw = event
-        metadata, version = raw["metadata"], parse_version(raw)
+    async def _accept(
+        self, client: Client, raw: dict[str, Any] | None, version: int, *, is_listed: bool = False
+    ) -> None:
+        """Accept a state of the object, None for its absence; remove expired records from it."""
         is_older = 0 < version < self._version
-        if is_older and event_type is not None:
+        if is_older and not is_listed:
             return
         self._version = version
-        if event_type == "DELETED":
+        if raw is None:
             self._lose()
             return
+        metadata = raw["metadata"]
         if metadata["uid"] != self._uid:
             self._lose()
             self._former, self._uid, self._renewed = self.peers, metadata["uid"], -math.inf
