@@ -177,7 +177,6 @@ class Elector:
         return namespace
 
     async def _acquire(self, lease: ObservedLease) -> ObservedLease:
-        """Wait until a Lease is free, and acquire it."""
         shared, self._observed = self.shared, lease
         while True:
             pause = lease.times.period * random.uniform(1.0, _JITTER)  # noqa: S311 - no secret

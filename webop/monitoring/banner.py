@@ -73,7 +73,6 @@ def build_banner(operator: Operator, page: str | None) -> list[str]:
 
 
 def _describe_handlers(operator: Operator) -> str:
-    """Return the decorators of the handlers, by kinds."""
     registry = operator.context.registry
     found: defaultdict[str, dict[str, None]] = defaultdict(dict)
     for handler in (*registry.select_resource_handlers(), *registry.select_webhooks()):
@@ -83,7 +82,6 @@ def _describe_handlers(operator: Operator) -> str:
 
 
 def _describe_scope(operator: Operator) -> str:
-    """Return the watched kinds and their namespaces."""
     if not operator.watches_objects:
         return join_names(operator.webhooks.review.ids, _LIMIT) or "no webhooks"
     kinds = {stream.ctx.resource.name for stream in metrics.list_streams(operator)}

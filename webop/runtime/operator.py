@@ -164,7 +164,6 @@ class Operator:
             raise failure from None
 
     async def _run_phases(self) -> None:
-        """Run the startup handlers, serve, run the cleanup handlers."""
         # The operator's modules or its startup handlers may have configured logging and tracing.
         restore_loggers()
         set_up_tracing()
