@@ -66,7 +66,7 @@ def record_end(
     how = "" if outcome is DONE else _name_failure(handler, outcome)
     error = "" if failure is None or how in ("", "denied") else _name_error(failure)
     counters.add(seconds, labels, how, error)
-    if how == "failure" or (counters.failed.calls and outcome is not CANCELLED):
+    if how == "failure" or (counters.failed and outcome is not CANCELLED):
         _record_failed(invocation, failure if how == "failure" else None)
     if status is not None:
         status.running.remove(handler.id)
@@ -85,14 +85,14 @@ def _record_failed(invocation: Invocation, failure: Exception | None) -> None:
     handler, cause = invocation.handler, invocation.cause
     if not isinstance(cause, ResourceCause) or not isinstance(handler, _STATEFUL):
         return
-    failed, metadata = invocation.options.counters.failed, cause.body.meta
+    counters, metadata = invocation.options.counters, cause.body.meta
     uid = str(metadata.uid)
     if failure is None:
-        failed.calls.pop((uid, handler.id), None)
+        counters.failed.pop((uid, handler.id), None)
         return
     where = cause.resource.plural_name, metadata.namespace, str(metadata.name)
     what = _name(handler, invocation.options), _name_error(failure), time.monotonic()
-    failed.add(uid, handler.id, FailedCall(*where, *what))
+    counters.add_failed(uid, handler.id, FailedCall(*where, *what))
 
 
 def _name_error(failure: Exception) -> str:

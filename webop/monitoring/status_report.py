@@ -314,13 +314,12 @@ def _list_failed(operator: Operator, wanted: str = "") -> Row:
     The newest come first; deleted objects are left out. With a uid, only those of one object.
     """
     counters, now = operator.context.counters, time.monotonic()
-    failed = counters.failed
     streams = defaultdict(list)
     for stream in metrics.list_streams(operator):
         streams[stream.ctx.resource.plural_name].append(stream)
     kept = [
         call
-        for (uid, _), call in failed.calls.items()
+        for (uid, _), call in counters.failed.items()
         if wanted in ("", uid)
         if not (known := streams[call.resource]) or any(uid in each.objects for each in known)
     ]
@@ -339,7 +338,7 @@ def _list_failed(operator: Operator, wanted: str = "") -> Row:
         }
         for call in heapq.nlargest(LIMIT, kept, key=lambda call: call.time)
     ]
-    return {"items": items, "left_out": len(kept) - len(items) + failed.dropped}
+    return {"items": items, "left_out": len(kept) - len(items) + counters.dropped}
 
 
 def _list_webhooks(operator: Operator, growth: Growth) -> list[Row]:

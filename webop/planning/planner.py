@@ -323,7 +323,7 @@ class Planner:
             current_step.set(None)
         writes, step.writes = step.writes, self._runs.others.writes
         items, state = [*writes.values()], obj.reconcilers[handler.id]
-        has_failed = state.failures or (obj.uid, handler.id) in ctx.operator.counters.failed.calls
+        has_failed = state.failures or (obj.uid, handler.id) in ctx.operator.counters.failed
         if has_failed and not step.failures:  # the operator has switched its log off
             step.failures.append("it has failed")
         items += [Item("prune", "children", Certainty.UNKNOWN, _UNPRUNED)] * bool(step.refused)

@@ -55,44 +55,24 @@ class FailedCall(NamedTuple):
     time: float
 
 
-class FailedCalls:
-    """The handlers that have failed for good, by objects: the newest, and the number of others.
-
-    Attributes:
-        calls: by the uid of the object and the id of the handler, the oldest one first.
-        dropped: number of older ones that were dropped.
-    """
-
-    __slots__ = ("calls", "dropped")
-
-    def __init__(self) -> None:
-        self.calls: dict[tuple[str, str], FailedCall] = {}
-        self.dropped = 0
-
-    def add(self, uid: str, key: str, call: FailedCall) -> None:
-        """Add a call of a handler; it replaces an older one of the same handler and object."""
-        self.calls.pop((uid, key), None)
-        self.calls[uid, key] = call
-        if len(self.calls) > _FAILED_LIMIT:
-            del self.calls[next(iter(self.calls))]
-            self.dropped += 1
-
-
 class CallCounters:
     """The calls of handlers.
 
     Attributes:
-        failed: those that have failed for good.
+        failed: the newest that have failed for good, by the uid of the object and the id of the
+            handler, the oldest one first.
+        dropped: how many older ones of these were dropped.
         durations: of the calls, by handler and type.
         failures: number of calls without success, by handler, type and outcome.
         errors: the type and the time of the last error, by handler and type.
         misfits: the objects that do not fit their models, by uid, and their states.
     """
 
-    __slots__ = ("durations", "errors", "failed", "failures", "misfits")
+    __slots__ = ("dropped", "durations", "errors", "failed", "failures", "misfits")
 
     def __init__(self) -> None:
-        self.failed = FailedCalls()
+        self.failed: dict[tuple[str, str], FailedCall] = {}
+        self.dropped = 0
         self.durations = Timings()
         self.failures: Counter[Labels] = Counter()
         self.errors: dict[Labels, tuple[str, float]] = {}
@@ -105,6 +85,14 @@ class CallCounters:
             self.failures[*labels, how] += 1
         if error:
             self.errors[labels] = error, time.monotonic()
+
+    def add_failed(self, uid: str, key: str, call: FailedCall) -> None:
+        """Add a call of a handler; it replaces an older one of the same handler and object."""
+        self.failed.pop((uid, key), None)
+        self.failed[uid, key] = call
+        if len(self.failed) > _FAILED_LIMIT:
+            del self.failed[next(iter(self.failed))]
+            self.dropped += 1
 
     def count_outcomes(self) -> Counter[Labels]:
         """Return the number of calls, by handler, type and outcome."""
