@@ -149,7 +149,6 @@ class Elector:
         self.lease = str(access)
         lease = ObservedLease(access, times, self._operator.identity, self._fence)
         watchdog = Watchdog(self._fence, self._end_overrun)
-        watchdog.start()
         async with asyncio.TaskGroup() as group:
             options, shared = self._operator.settings.watching, self.shared
             observing = lease.watch(options) if shared is None else shared.watch()

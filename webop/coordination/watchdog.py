@@ -22,17 +22,13 @@ EXIT_CODE = 1
 
 
 class Watchdog:
-    """Calls ``on_overrun``, in another thread, if handlers still run at the end of a Lease."""
+    """Calls ``on_overrun``, in a thread of its own, if handlers still run at the end of a Lease."""
 
     def __init__(self, fence: Fence, on_overrun: Callable[[], None]) -> None:
         self._fence = fence
         self._on_overrun = on_overrun
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="end of the lease", daemon=True)
-
-    def start(self) -> None:
-        """Start watching."""
-        self._thread.start()
+        threading.Thread(target=self._watch, name="end of the lease", daemon=True).start()
 
     def stop(self) -> None:
         """Stop watching: no handlers run any more."""
