@@ -26,7 +26,6 @@ import asyncio
 import contextlib
 import functools
 import logging
-import math
 import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -36,6 +35,7 @@ from urllib.parse import unquote
 
 import httptools
 
+from webop.aio.concurrency import start_task
 from webop.servers.http.connection_slots import Slots
 from webop.servers.http.responses import (
     RETRY,
@@ -110,6 +110,7 @@ class Connection(asyncio.BufferedProtocol):
         self.transport: asyncio.Transport
         self._tls: ssl.SSLObject | None = None
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._outbox: list[bytes] = []  # see _send()
         self._is_secure = serving.get_context is None  # or the TLS handshake is complete
         self._parser: Any = None  # refers back to this, and goes after the last request
         self._scope: dict[str, Any] = {}  # what all requests have
@@ -310,16 +311,21 @@ class Connection(asyncio.BufferedProtocol):
         if self._is_closed or self.transport.is_closing():
             return
         if self._tls is None:
-            self.transport.write(data)
+            self._send(data)
             return
-        view, parts = memoryview(data), []
+        view = memoryview(data)
         try:
             while view:
                 view = view[self._tls.write(view[:_RECORD]) :]
-                parts.append(self._outgoing.read())
+                self._send(self._outgoing.read())
         except ssl.SSLError:
             self.transport.abort()
-        self.transport.write(b"".join(parts))
+
+    def flush(self) -> None:
+        """Send what was written since the last turn of the event loop."""
+        data, self._outbox = b"".join(self._outbox), []
+        if data and not self.transport.is_closing():
+            self.transport.write(data)
 
     def end_response(self, *, keep_alive: bool) -> None:
         """Close, or be ready for the next request."""
@@ -340,6 +346,16 @@ class Connection(asyncio.BufferedProtocol):
             (self.transport.pause_reading if must_pause else self.transport.resume_reading)()
 
     # Between the event loop and the parser.
+
+    def _send(self, data: bytes) -> None:
+        """Send data at the end of this turn of the event loop, right after that of other requests.
+
+        To wake a client takes longer than to send to one that is awake: with 16 busy connections,
+        reviews would take 8 % more CPU time.
+        """
+        if not self._outbox:
+            self._loop.call_soon(self.flush)
+        self._outbox.append(data)
 
     def _decrypt(self, tls: ssl.SSLObject) -> None:
         record, incoming = self._serving.record, self._incoming
@@ -364,10 +380,11 @@ class Connection(asyncio.BufferedProtocol):
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLError:
-            self.transport.write(self._outgoing.read())  # the alert for the client
+            self._send(self._outgoing.read())  # the alert for the client
+            self.flush()
             self.transport.close()
         if self._outgoing.pending and not self._is_closed:  # such as steps of the handshake
-            self.transport.write(self._outgoing.read())
+            self._send(self._outgoing.read())
 
     def _feed(self, data: memoryview) -> None:
         """Parse data; after the last request, drop it: closing on unread data loses a response."""
@@ -390,8 +407,8 @@ class Connection(asyncio.BufferedProtocol):
         if is_large and self._arrival is not None:
             self._stop_parsing(_HEAD_TOO_LARGE)
         if (request := self._request) is not before:
-            request.task = self._loop.create_task(request.run(self._serving))
             self._serving.requests.add(request)
+            request.task = start_task(self._loop, request.run(self._serving))
 
     def _stop_parsing(self, refusal: Response | None) -> None:
         """Accept no more requests; respond to a complete one, then close.
@@ -421,9 +438,9 @@ class Connection(asyncio.BufferedProtocol):
         if self._tls is not None and self._is_secure:
             with contextlib.suppress(ssl.SSLError):
                 self._tls.unwrap()  # it does not wait for the client
-            self.transport.write(self._outgoing.read())
+            self._send(self._outgoing.read())
+        self.flush()
         self._is_closed, self._parser, self._arrival = True, None, None
-        self._idle_limit = math.inf  # only its client is waited for, see _watch()
         self._request.end()
         is_flood = len(self._serving.connections) > 2 * self._limits.max_connections
         if is_flood or not self._is_secure:
@@ -464,8 +481,9 @@ class Connection(asyncio.BufferedProtocol):
         elif self._arrival is not None:
             if now - self._arrival > limit and (self._is_in_head or self._request.is_over):
                 self._stop_parsing(None)
-        elif self._request.is_over and now - self._idle_since > self._idle_limit:
-            self.make_way()
+        elif self._request.is_over and not self._is_closed:
+            if now - self._idle_since > self._idle_limit:
+                self.make_way()
 
 
 class _Request:
@@ -549,6 +567,7 @@ class _Request:
             self.is_awaited = False
         self._connection.write(data)
         if more:
+            self._connection.flush()
             await self._connection.writable.wait()
         else:
             self.end()
