@@ -6,9 +6,8 @@ All ports use it: webhooks, probes, metrics and the status page.
 from __future__ import annotations
 
 import logging
-import math
-from collections import OrderedDict, defaultdict
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Container, Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from webop.aio.backoff import Once
@@ -47,8 +46,7 @@ class Slots:
         self._get_limits = get_limits
         self._logged = Once()
         self._peers: dict[Holder, str] = {}
-        # By peer, each with the time since when it waited as it was last looked at, oldest first.
-        self._groups: defaultdict[str, OrderedDict[Holder, float]] = defaultdict(OrderedDict)
+        self._counts: Counter[str] = Counter()  # by peer
 
     def take(self, holder: Holder, peer: str) -> bool:
         """Give a connection a slot until :meth:`free`; return False if it must be closed.
@@ -57,40 +55,32 @@ class Slots:
             holder: the connection.
             peer: the address of the client.
         """
-        limit, groups = self._get_limits().max_connections, self._groups
-        own = len(groups.get(peer, ()))
-        if own >= limit - limit // _RESERVED:
+        limit, own, total = self._get_limits().max_connections, self._counts[peer], len(self._peers)
+        share = limit // _RESERVED
+        if own >= limit - share:
             what = f"{own} connections of {peer or 'an unknown address'}"
-            has_slot = self._evict(self._find_idle(peer), what)
-        elif len(self._peers) >= limit:
-            victim = self._find_victim(limit // _RESERVED)
-            has_slot = self._evict(victim, f"{len(self._peers)} connections")
+            has_slot = self._evict([{peer}], what)
+        elif total >= limit:
+            crowds = [{key} for key, count in self._counts.most_common() if count > share]
+            has_slot = self._evict([*crowds, self._counts], f"{total} connections")
         else:
             has_slot = True
         if has_slot:
             self._peers[holder] = peer
-            groups[peer][holder] = holder.waiting_since or 0.0
+            self._counts[peer] += 1
         return has_slot
 
     def free(self, holder: Holder) -> None:
         """Free the slot of a connection that has been closed."""
         peer = self._peers.pop(holder, None)
         if peer is not None:
-            del self._groups[peer][holder]
-            if not self._groups[peer]:
-                del self._groups[peer]
+            self._counts[peer] -= 1
+            if not self._counts[peer]:
+                del self._counts[peer]
 
-    def _find_victim(self, share: int) -> Holder | None:
-        """Return an idle connection of the largest peer above a share, else the oldest of all."""
-        groups = self._groups
-        crowds = [peer for peer in groups if len(groups[peer]) > share]
-        crowds.sort(key=lambda peer: -len(groups[peer]))
-        victim = next(filter(None, map(self._find_idle, crowds)), None)
-        idle = () if victim else filter(None, map(self._find_idle, [*groups]))
-        return victim or min(idle, key=lambda one: one.waiting_since or 0.0, default=None)
-
-    def _evict(self, victim: Holder | None, what: str) -> bool:
-        """Close a connection for another one; return False if there is none."""
+    def _evict(self, groups: Iterable[Container[str]], what: str) -> bool:
+        """Close a connection of the first group of peers that has one without a request."""
+        victim = next(filter(None, map(self._find_idle, groups)), None)
         level = self._logged.choose_level(victim is not None)
         text = "%s are open, which is the limit (settings.admission.max_connections). %s"
         if victim is None:
@@ -102,14 +92,11 @@ class Slots:
         victim.make_way()
         return True
 
-    def _find_idle(self, peer: str) -> Holder | None:
-        """Return the connection of a peer that has waited longest."""
-        group = self._groups[peer]
-        for _ in range(2 * len(group)):
-            holder, seen = next(iter(group.items()))
-            since = holder.waiting_since
-            if since is not None and since <= seen:
-                return holder
-            group[holder] = -math.inf if since is None else since  # it has served a request
-            group.move_to_end(holder)
-        return None
+    def _find_idle(self, peers: Container[str]) -> Holder | None:
+        """Return the connection of some peers that has waited longest."""
+        idle = {
+            holder: since
+            for holder, peer in self._peers.items()
+            if peer in peers and (since := holder.waiting_since) is not None
+        }
+        return min(idle, key=idle.__getitem__, default=None)
