@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import enum
 import logging
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
@@ -32,18 +31,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class ClusterKind(enum.StrEnum):
-    """Local clusters that have a special name for the host they run on."""
-
-    K3D = "k3d"
-    MINIKUBE = "minikube"
-    DOCKER_DESKTOP = "docker-desktop"
-
-
-_SERVERS: dict[ClusterKind, type[WebhookServer]] = {
-    ClusterKind.K3D: WebhookK3dServer,
-    ClusterKind.MINIKUBE: WebhookMinikubeServer,
-    ClusterKind.DOCKER_DESKTOP: WebhookDockerDesktopServer,
+# By the local clusters that have a special name for the host they run on.
+_SERVERS: dict[str, type[WebhookServer]] = {
+    "k3d": WebhookK3dServer,
+    "minikube": WebhookMinikubeServer,
+    "docker-desktop": WebhookDockerDesktopServer,
 }
 
 # Seconds, including the login and the client's retries; meanwhile, no reviews are served.
@@ -112,13 +104,13 @@ async def _choose_server() -> type[WebhookServer] | None:
         logger.warning("Cannot detect the kind of cluster: %s", reason)
         return None
     if kind is None:
-        logger.info("The cluster is none of the known local ones: %s.", ", ".join(ClusterKind))
+        logger.info("The cluster is none of the known local ones: %s.", ", ".join(_SERVERS))
         return None
     logger.info("Detected a local cluster: %s.", kind)
     return _SERVERS[kind]
 
 
-async def _detect(cluster: ClusterAccess) -> ClusterKind | None:
+async def _detect(cluster: ClusterAccess) -> str | None:
     certificate = await cluster.fetch_certificate()
     if certificate is not None:
         from webop.servers.certificates.certs import read_certificate  # noqa: PLC0415 - slow
@@ -134,26 +126,23 @@ async def _detect(cluster: ClusterAccess) -> ClusterKind | None:
     return detect_by_version(version) if isinstance(version, Mapping) else None
 
 
-def detect_by_certificate(certificate: Certificate) -> ClusterKind | None:
+def detect_by_certificate(certificate: Certificate) -> str | None:
     """Detect a cluster by the certificate of its API server.
 
     K3s: the name "k3s", signed by a CA such as "k3s-server-ca@1700000000". Minikube: the name
     "minikube", signed by "minikubeCA". Docker Desktop: the name "docker-for-desktop".
     """
     if certificate.common_name == "k3s" or "k3s" in certificate.organizations:
-        return ClusterKind.K3D
+        return "k3d"
     if certificate.issuer.startswith("k3s-"):
-        return ClusterKind.K3D
+        return "k3d"
     if certificate.common_name == "minikube" or certificate.issuer == "minikubeCA":
-        return ClusterKind.MINIKUBE
+        return "minikube"
     if "control-plane.minikube.internal" in certificate.hostnames:
-        return ClusterKind.MINIKUBE
-    if "docker-for-desktop" in certificate.hostnames:
-        return ClusterKind.DOCKER_DESKTOP
-    return None
+        return "minikube"
+    return "docker-desktop" if "docker-for-desktop" in certificate.hostnames else None
 
 
-def detect_by_version(version: Mapping[str, Any]) -> ClusterKind | None:
+def detect_by_version(version: Mapping[str, Any]) -> str | None:
     """Detect a cluster by the response of ``/version``; K3s has "v1.36.3+k3s1", for example."""
-    is_k3s = "+k3s" in str(version.get("gitVersion", ""))
-    return ClusterKind.K3D if is_k3s else None
+    return "k3d" if "+k3s" in str(version.get("gitVersion", "")) else None

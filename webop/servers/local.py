@@ -265,8 +265,7 @@ class WebhookServer(BaseWebhookServer):
             port: the port of the listener.
             bundle: the CA certificates in PEM; None for the default ones.
         """
-        scheme = "http" if self.insecure else "https"
-        config = WebhookClientConfig(url=build_url(scheme, self._get_host(), port, self.path))
+        config = self._build_place(port)
         if bundle is not None:
             config["caBundle"] = base64.b64encode(bundle).decode("ascii")
         return config
@@ -354,6 +353,10 @@ class WebhookServer(BaseWebhookServer):
                     await asyncio.Event().wait()
                 finally:
                     watching.cancel()
+
+    def _build_place(self, port: int) -> WebhookClientConfig:
+        scheme = "http" if self.insecure else "https"
+        return WebhookClientConfig(url=build_url(scheme, self._get_host(), port, self.path))
 
     def _get_addr(self) -> str:
         if self.addr is not None:

@@ -6,7 +6,6 @@ Users' handler files import this module, so slow imports happen when the server 
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import datetime as dt
 import functools
@@ -97,7 +96,7 @@ class WebhookServiceServer(WebhookServer):
                 "to its Service, by HTTPS. Set service=, or use WebhookServer."
             )
         await self._wait_for_namespace()
-        self._build_service()  # report a missing name first
+        self._get_names()  # report a missing one first
         async with contextlib.aclosing(super().watch_certificate()) as bundles:
             async for bundle in bundles:
                 yield bundle
@@ -145,21 +144,14 @@ class WebhookServiceServer(WebhookServer):
         """Return the name of the Secret with the certificate for a Service."""
         return self.secret or f"{service}-webhook-certs"
 
-    def build_config(self, port: int, bundle: bytes | None) -> WebhookClientConfig:  # noqa: ARG002
-        """Return the reference to the Service (:meth:`WebhookServer.build_config`)."""
-        config = WebhookClientConfig(service=self._build_service())
-        if bundle is not None:
-            config["caBundle"] = base64.b64encode(bundle).decode("ascii")
-        return config
-
-    def _build_service(self) -> WebhookClientConfigService:
+    def _build_place(self, port: int) -> WebhookClientConfig:  # noqa: ARG002
         service, namespace = self._get_names()
         reference = WebhookClientConfigService(
             namespace=namespace, name=service, port=self.service_port
         )
         if path := (self.path or "").strip("/"):
             reference["path"] = f"/{path}"
-        return reference
+        return WebhookClientConfig(service=reference)
 
     def _get_names(self) -> tuple[str, str]:
         """Return the name of the Service, and its namespace."""

@@ -51,10 +51,8 @@ def offer(names: str, url: str = HERE, ca: str = "", persistent: str = "", **mor
 
 
 def record(one: Offer, since: int = 1, **fields: Any) -> ReplicaRecord:
-    values: Json = {"identity": f"{since}", "since": f"2026-11-26T14:{since:02}", "renewed": ""}
-    return ReplicaRecord(
-        **{**values, "address": one.address, "cas": one.cas, "digest": one.digest, **fields}
-    )
+    values: Json = {"identity": f"{since}", "since": f"2026-11-26T14:{since:02}", **fields}
+    return dataclasses.replace(one.record, **values)
 
 
 def describe(decision: Decision) -> tuple[str, set[str], set[str]]:
@@ -117,7 +115,9 @@ DAMAGED: Any = ([[{"name": "x"}], []], [[{"clientConfig": {}}], []], [["x"], []]
 @rows("which", [V, M])
 def test_what_somebody_deletes_or_edits_in_a_rollout_is_repaired(which: WebhookType) -> None:
     one, two = offer("same old ~m"), offer("same new ~m")
-    joined = decide(one.webhooks, [record(one)], two, record(two, 2), notes=Notes(one.digest))
+    joined = decide(
+        one.webhooks, [record(one)], two, record(two, 2), notes=Notes(one.record.digest)
+    )
     edited = [{**webhook, "failurePolicy": "Ignore"} for webhook in one.webhooks[which]]
     for changed in ([], edited):
         found = {**one.webhooks, which: changed}
@@ -136,10 +136,10 @@ def test_one_that_retires_puts_the_webhooks_that_wait_into_force() -> None:
     retiring = record(OLD).retire()
     retired = decide(joined.webhooks, [record(NEW, 2)], OLD, retiring, notes=joined.notes)
     assert describe(retired) == ("new same ~m", {HERE}, {"a", "b"})
-    assert retired.notes == Notes(NEW.digest)
+    assert retired.notes == Notes(NEW.record.digest)
     # The new ones do it at their next check.
     for broken in ("x", joined.notes.pending[:-9], "", *map(json.dumps, DAMAGED)):
-        notes = Notes(OLD.digest, broken)
+        notes = Notes(OLD.record.digest, broken)
         kept = decide(joined.webhooks, [record(NEW, 2)], OLD, retiring, notes=notes)
         assert describe(kept)[0] == "old same ~m"
 
@@ -196,10 +196,10 @@ def test_the_webhooks_of_pods_are_removed_by_pods_only() -> None:
 
 def test_a_digest_is_of_the_webhooks_and_their_order_not_of_addresses_and_authorities() -> None:
     filled: Json = {"failurePolicy": "Fail", "timeoutSeconds": 10, "objectSelector": {}}
-    assert offer("x y").digest == offer("x y", THERE, ca="a", **filled).digest
+    assert offer("x y").record.digest == offer("x y", THERE, ca="a", **filled).record.digest
     others = ("y x", "x", "x ~y", "x z")
-    assert len({offer(names).digest for names in others} | {offer("x y").digest}) == 5
-    assert offer("x", timeoutSeconds=5).digest != offer("x").digest
+    assert len({offer(names).record.digest for names in others} | {offer("x y").record.digest}) == 5
+    assert offer("x", timeoutSeconds=5).record.digest != offer("x").record.digest
 
 
 @rows(

@@ -19,6 +19,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from functools import partial
 
 from webop.admission.configurations.building import (
@@ -228,7 +229,7 @@ class ConfigurationManager:
                 decide = partial(self._plan, is_leaving=True, is_final=is_asked)
                 decision = await self._shared.settle(decide)
                 heir = decision.newest if decision is not None else None
-                if heir is not None and heir.address != self._offer.address:
+                if heir is not None and heir.address != self._offer.record.address:
                     logger.info(
                         "The webhooks %r lead to %s at %s. If it does not run any more, remove "
                         "them: webop uninstall --managed %s",
@@ -248,7 +249,7 @@ class ConfigurationManager:
             # two live processes have it: containers of one pod cannot listen at the same address.
             if not self._key:
                 process = f"{self._operator.identity}/{detect_process()}"
-                self._key = build_key(f"{process} {describe_place(offer.address)}")
+                self._key = build_key(f"{process} {describe_place(offer.record.address)}")
             self._offer, self._next_check = offer, 0.0  # due until all has succeeded
             is_due = now >= self._next_renewal
             if is_due:
@@ -274,7 +275,7 @@ class ConfigurationManager:
             self._report(decision)
         async with self._checked:
             self.is_applied.set()
-            self._trusted = frozenset(offer.cas)
+            self._trusted = frozenset(offer.record.cas)
             self._checked.notify_all()
 
     @property
@@ -314,31 +315,21 @@ class ConfigurationManager:
         records = {key: present[key] for key in others}
         self._mine = None
         if not is_leaving:
-            self._mine = self._build_record(
-                offer,
+            record = replace(
+                offer.record,
+                identity=self._operator.identity,
+                since=self._since,
+                renewed=self._renewed,
+                lifetime=self._operator.settings.admission.replica_lifetime,
                 is_ready=not is_new and self._is_ready(),
-                is_retired=self._is_retired and bool(acting),
             )
+            self._mine = record.retire() if self._is_retired and acting else record
             records[self._key] = self._mine.encode()
         webhooks = {kind: found[kind].webhooks for kind in found}
         decision = decide(
             webhooks, others.values(), offer, self._mine, notes=notes, is_final=is_final
         )
         return records, decision
-
-    def _build_record(self, offer: Offer, *, is_ready: bool, is_retired: bool) -> ReplicaRecord:
-        record = ReplicaRecord(
-            identity=self._operator.identity,
-            since=self._since,
-            renewed=self._renewed,
-            lifetime=self._operator.settings.admission.replica_lifetime,
-            address=offer.address,
-            cas=offer.cas,
-            digest=offer.digest,
-            is_ready=is_ready,
-            converts=offer.converts,
-        )
-        return record.retire() if is_retired else record
 
     def _find_occupant(self, acting: Collection[ReplicaRecord], notes: Notes) -> str:
         """Return why the webhooks are those of others; empty if they are not, or may be taken.
@@ -351,7 +342,7 @@ class ConfigurationManager:
             return ""
         if notes.has_pods and not self._is_in_pod:
             reason = "they belong to pods, also while none of these runs."
-        elif acting and not any(record.address == self._offer.address for record in acting):
+        elif acting and not any(record.address == self._offer.record.address for record in acting):
             other = max(acting, key=lambda record: record.since)
             reason = (
                 f"{other.identity} serves them at {other.place}. Waiting until it stops "
@@ -415,7 +406,7 @@ class ConfigurationManager:
         if dead := sorted(self._attendance.dead):
             logger.info("Removed the records of dead replicas: %s.", ", ".join(dead))
         newest, state = decision.newest, ""
-        is_taken = newest is not None and newest.address != self._offer.address
+        is_taken = newest is not None and newest.address != self._offer.record.address
         if newest is not None and is_taken:
             place = f"{newest.identity} at {newest.place}"
             state = f"The webhooks {self._name!r} were taken over by {place}."

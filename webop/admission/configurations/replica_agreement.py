@@ -289,20 +289,14 @@ class Offer:
         webhooks: its webhooks, with the address and the CAs of its server.
         persistent: whether they stay when no replica is left, by their types and names.
         is_in_pod: whether the replica is in a pod.
-        address: where it is reached (:attr:`ReplicaRecord.address`).
-        cas: its CA certificates in PEM.
-        digest: of its webhooks.
-        converts: the names of the CustomResourceDefinitions whose objects it converts.
-        conversion_path: the path for that at the address.
+        record: its record, without the name and the times.
+        conversion_path: the path for conversions at its address.
     """
 
     webhooks: Webhooks
     persistent: Mapping[tuple[WebhookType, str], bool]
     is_in_pod: bool
-    address: Json
-    cas: tuple[str, ...]
-    digest: str
-    converts: tuple[str, ...] = ()
+    record: ReplicaRecord
     conversion_path: str = ""
 
 
@@ -371,8 +365,14 @@ def build_offer(
         ConfigurationError: the config is not usable.
     """
     (address, path), cas = split_address(config), parse_bundle(config.get("caBundle"))
-    digest = build_digest(webhooks)
-    return Offer(webhooks, persistent, is_in_pod, address, cas, digest, (*converts,), path)
+    record = ReplicaRecord(
+        identity="",
+        address=address,
+        cas=cas,
+        digest=build_digest(webhooks),
+        converts=(*converts,),
+    )
+    return Offer(webhooks, persistent, is_in_pod, record, path)
 
 
 def build_digest(webhooks: Webhooks) -> str:
@@ -426,11 +426,11 @@ def decide(
     digests = {record.digest for record in crew if record.is_ready or is_added}
     in_force, pending = notes.in_force, notes.pending
     agreed = digests.pop() if len(digests) == 1 else in_force
-    known = {**decode_webhooks(pending), offer.digest: offer.webhooks}
+    known = {**decode_webhooks(pending), offer.record.digest: offer.webhooks}
     content, in_force = (known[agreed], agreed) if agreed in known else (found, in_force)
     if newest is not None and newest.digest == in_force:
         pending = ""
-    elif newest is not None and newest.digest == offer.digest:
+    elif newest is not None and newest.digest == offer.record.digest:
         pending = encode_webhooks(offer.webhooks)
     bundle = build_bundle(pem for record in records for pem in record.cas)
     webhooks = {}
@@ -440,12 +440,12 @@ def decide(
             address, path = split_address(webhook["clientConfig"])
             config = join_address(newest.address if newest else address, path)
             webhooks[kind].append({**webhook, "clientConfig": {**config, **bundle}})
-    is_own = build_digest(webhooks) == offer.digest
+    is_own = build_digest(webhooks) == offer.record.digest
     left = Notes(in_force, pending, has_pods)
     if newest is None:
         return Decision(webhooks, is_own, newest, left)
     conversion = {**join_address(newest.address, offer.conversion_path), **bundle}
-    converts = {name: all(name in each.converts for each in crew) for name in offer.converts}
+    converts = {name: all(name in each.converts for each in crew) for name in offer.record.converts}
     return Decision(webhooks, is_own, newest, left, conversion, converts)
 
 

@@ -478,12 +478,13 @@ class Connection(asyncio.BufferedProtocol):
         self._unsent = unsent
         if now - self._progress > limit:
             self.transport.abort()
+        elif self._is_closed:
+            pass  # only its client is waited for
         elif self._arrival is not None:
             if now - self._arrival > limit and (self._is_in_head or self._request.is_over):
                 self._stop_parsing(None)
-        elif self._request.is_over and not self._is_closed:
-            if now - self._idle_since > self._idle_limit:
-                self.make_way()
+        elif self._request.is_over and now - self._idle_since > self._idle_limit:
+            self.make_way()
 
 
 class _Request:
