@@ -37,11 +37,7 @@ class ClientAccess:
         return self._client.vault.default_namespace
 
     async def request(self, method: str, path: str, body: Any = None) -> Any:
-        """Send a request and return the decoded JSON; wait for the login if necessary.
-
-        Raises:
-            APIError: see the client.
-        """
+        """Send a request and return the decoded JSON; wait for the login if necessary."""
         self._on_use()
         return await self._client.request(method, path, body=body)
 

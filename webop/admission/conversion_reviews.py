@@ -98,11 +98,7 @@ class ConversionService:
     async def __call__(
         self, payload: Mapping[str, Any], headers: Mapping[str, str] | None = None
     ) -> Json:
-        """Serve one ConversionReview.
-
-        Args:
-            payload: the review as parsed from JSON.
-            headers: the HTTP headers of the request, for traces.
+        """Serve one ConversionReview; the HTTP headers are for traces.
 
         Raises:
             ReviewError: this is not such a review, too many are being served (429), or only other
@@ -117,7 +113,6 @@ class ConversionService:
             return response
 
     async def _serve(self, request: _Request) -> Json:
-        """Convert the objects and build the response."""
         # A moment earlier than the deadline of the endpoint, which does not know the objects. API
         # servers send no timeout= with conversions, so that deadline is the one of the setting.
         budget = compute_budget(self._hosting.limits.review_timeout)
@@ -140,11 +135,7 @@ class ConversionService:
         return _respond(request, {"status": "Success"}, converted)
 
     async def _convert(self, request: _Request, body: Json) -> Json:
-        """Convert an object, in one or two steps.
-
-        Raises:
-            ConversionError: there is no function for it.
-        """
+        """Convert an object, in one or two steps."""
         metadata = body["metadata"]
         if not (metadata.get("name") or metadata.get("generateName")):
             # Not an object, but the fields of one that an earlier server-side apply owned.
@@ -181,7 +172,6 @@ class ConversionService:
 
     @contextlib.contextmanager
     def _count(self, handler: ConversionHandler) -> Iterator[None]:
-        """Count a call for metrics."""
         began, how, error = time.monotonic(), "cancelled", ""
         try:
             yield
@@ -217,11 +207,6 @@ class ConversionService:
         )
 
     async def _call(self, request: _Request, handler: ConversionHandler, body: Json) -> Json:
-        """Call one function.
-
-        Raises:
-            ConversionError: it fails, or the object does not fit its model.
-        """
         version = get_definition(handler.source).version
         doing, function = request.doing, self._functions[handler.id]
         try:
@@ -313,11 +298,7 @@ def _describe_failure(failure: Exception) -> str:
 
 
 def _parse_request(payload: Mapping[str, Any]) -> _Request:
-    """Check a ConversionReview with a request.
-
-    Raises:
-        ReviewError: a field is wrong; the message names it.
-    """
+    """Check a ConversionReview with a request."""
     if payload.get("apiVersion") != _API_VERSION:
         found = payload.get("apiVersion")
         raise ReviewError(

@@ -47,9 +47,7 @@ def build_response(
     patch: str | None = None,
     error: Exception | None = None,
 ) -> dict[str, Any]:
-    """Build the AdmissionReview with the response.
-
-    The result can always be encoded as JSON.
+    """Build the AdmissionReview with the response, which can always be encoded as JSON.
 
     Args:
         review: the request.

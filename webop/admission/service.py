@@ -43,7 +43,7 @@ from webop.objects.fields import Snapshot, clone
 from webop.objects.patch import Patch
 from webop.objects.resources import Resource
 from webop.servers.limits import Hosting
-from webop.telemetry.tracing import Description, open_span
+from webop.telemetry.tracing import NOT_TRACED, Description, open_span
 
 if TYPE_CHECKING:
     from webop.telemetry.spans import Span
@@ -102,15 +102,7 @@ class AdmissionService:
     ) -> dict[str, Any]:
         """Serve one AdmissionReview (Kubernetes API, admission/v1), or a ConversionReview.
 
-        Args:
-            request: the review as parsed from JSON.
-            webhook: the id of the handler to call, or its form behind a Service
-                (:func:`build_service_id`); None for all handlers that match.
-            headers: the HTTP headers of the request, for the handlers.
-            sslpeer: the verified client certificate, as ``ssl.SSLSocket.getpeercert()`` has it.
-
-        Returns:
-            The AdmissionReview with the response, ready for JSON.
+        The webhook is an id of a handler, or its form behind a Service (:func:`build_service_id`).
 
         Raises:
             ReviewError: the request is not a review, no handler matches, or too many reviews are
@@ -124,10 +116,7 @@ class AdmissionService:
         if self._operator.client is not None:
             self._operator.client.enter()
         headers = {} if headers is None else headers
-        span = open_span(self._describe, review, webhook, headers)
-        if span is None:
-            return await self._judge(review, webhook, headers, sslpeer)
-        with span:
+        with open_span(self._describe, review, webhook, headers) or NOT_TRACED as span:
             return await self._judge(review, webhook, headers, sslpeer, span)
 
     async def _judge(
@@ -136,9 +125,8 @@ class AdmissionService:
         webhook: str | None,
         headers: Mapping[str, str],
         sslpeer: Mapping[str, Any] | None,
-        span: Span | None = None,
+        span: Span | None,
     ) -> dict[str, Any]:
-        """Call the handlers of a review and build the response; see :meth:`__call__`."""
         named = _name_resource(review.group, review.version, review.plural, review.kind)
         resource = self._operator.cluster_view.find(named)
         cause = self._build_cause(review, resource, headers, sslpeer)
@@ -198,7 +186,6 @@ class AdmissionService:
     def _describe(
         self, review: Review, webhook: str | None, headers: Mapping[str, str]
     ) -> Description:
-        """Describe a review for traces."""
         label, reference = self._counters.find_label(webhook), review.build_reference()
         attributes = {
             "webop.review.webhook": label,

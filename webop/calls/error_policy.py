@@ -74,12 +74,7 @@ class Attempt(NamedTuple):
 
 
 def check_limits(handler: Handler, attempt: Attempt) -> None:
-    """Raise if the handler has no attempts or no time left.
-
-    Raises:
-        HandlerTimeoutError: ``timeout=`` is exceeded.
-        HandlerRetriesError: ``retries=`` are used.
-    """
+    """Raise an error if the handler has no attempts or no time left."""
     if handler.timeout is not None and attempt.runtime >= handler.timeout:
         limit, spent = f"timeout={handler.timeout:g} s", f"{attempt.runtime:.1f} s have passed"
         raise HandlerTimeoutError(f"{handler} failed for good: {spent} ({limit}).")

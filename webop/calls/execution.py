@@ -97,12 +97,6 @@ async def execute(
     Guarantees: no exception of a handler leaves this function, except cancellation. The function
     does not call a handler again before the caller can store the outcome.
 
-    Args:
-        handlers: the handlers to call.
-        cause: the cause of the calls.
-        progress: the states of these handlers.
-        options: of the calls.
-
     Returns:
         The outcomes of the called handlers, by id. Handlers that were not called because the
         operator stops are still due.

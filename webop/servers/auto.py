@@ -51,14 +51,10 @@ class WebhookAutoServer(WebhookServer):
     It has the parameters of the plain server; a given ``host`` or ``addr`` wins.
     """
 
-    async def serve(self, fn: WebhookFn) -> AsyncGenerator[WebhookClientConfig, None]:
-        """Serve like the server for the detected cluster (:meth:`WebhookServer.serve`)."""
+    async def _prepare(self) -> None:
         if not self.host:
             chosen = await _choose_server() or WebhookServer
             self.DEFAULT_HOST, self.DEFAULT_ADDR = chosen.DEFAULT_HOST, chosen.DEFAULT_ADDR  # type: ignore[misc]
-        async with contextlib.aclosing(super().serve(fn)) as configs:
-            async for config in configs:
-                yield config
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

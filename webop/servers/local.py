@@ -322,6 +322,7 @@ class WebhookServer(BaseWebhookServer):
 
         self._check_options()
         hosting = self._hosting = get_hosting()
+        await self._prepare()
         self._expiry = ExpiryWatch(hosting)
         # In a thread: reading from a networked disk can take long.
         self._contexts = await call_in_dedicated_thread(self._build_contexts)
@@ -353,6 +354,9 @@ class WebhookServer(BaseWebhookServer):
                     await asyncio.Event().wait()
                 finally:
                     watching.cancel()
+
+    async def _prepare(self) -> None:
+        """Find out what subclasses need to know of the cluster."""
 
     def _build_place(self, port: int) -> WebhookClientConfig:
         scheme = "http" if self.insecure else "https"
@@ -416,7 +420,6 @@ class WebhookServer(BaseWebhookServer):
         return None
 
     async def _watch_clients(self) -> None:
-        """Check the files that verify clients for changes."""
         contexts, once = self._contexts, Once()
         if contexts is None or (self.verify_cafile is None and self.verify_capath is None):
             return
@@ -480,7 +483,6 @@ class WebhookServer(BaseWebhookServer):
 
 
 def _restrict(fn: WebhookFn, subjects: frozenset[str]) -> WebhookFn:
-    """Refuse the reviews of clients with other certificates."""
 
     async def review(
         request: Mapping[str, Any], *, sslpeer: SSLPeer | None = None, **options: Any

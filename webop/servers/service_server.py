@@ -6,12 +6,10 @@ Users' handler files import this module, so slow imports happen when the server 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import datetime as dt
 import functools
 import logging
 import os
-from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -88,8 +86,7 @@ class WebhookServiceServer(WebhookServer):
     settle_time: float = 15.0
     overlap: float = 600.0
 
-    async def watch_certificate(self) -> AsyncGenerator[bytes | None, None]:
-        """Watch the Secret, or the files (:meth:`WebhookServer.watch_certificate`)."""
+    async def _prepare(self) -> None:
         if self.insecure or self.host:
             raise ConfigurationError(
                 "WebhookServiceServer takes neither insecure=True nor host=: API servers connect "
@@ -97,9 +94,6 @@ class WebhookServiceServer(WebhookServer):
             )
         await self._wait_for_namespace()
         self._get_names()  # report a missing one first
-        async with contextlib.aclosing(super().watch_certificate()) as bundles:
-            async for bundle in bundles:
-                yield bundle
 
     def build_source(self) -> CertificateSource:
         """Return the Secret, or the files (:meth:`WebhookServer.build_source`)."""
@@ -154,7 +148,6 @@ class WebhookServiceServer(WebhookServer):
         return WebhookClientConfig(service=reference)
 
     def _get_names(self) -> tuple[str, str]:
-        """Return the name of the Service, and its namespace."""
         cluster = self._hosting.cluster
         service = self.service or os.environ.get(_SERVICE_VARIABLE)
         namespace = self.namespace or (cluster and cluster.namespace)

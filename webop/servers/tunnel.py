@@ -189,11 +189,7 @@ class WebhookNgrokTunnel(WebhookTunnel):
 
 
 def _find_agent(binary: str | os.PathLike[str] | None) -> str:
-    """Return the path of the executable; download it if it is missing.
-
-    Raises:
-        ConfigurationError: it is missing and cannot be downloaded.
-    """
+    """Return the path of the executable; download it if it is missing."""
     if binary is not None:
         found = shutil.which(Path(binary).expanduser())
         if found is None:

@@ -102,14 +102,8 @@ def build_configuration(
 ) -> dict[str, Any]:
     """Build a Validating- or MutatingWebhookConfiguration.
 
-    Args:
-        reason: which of the two.
-        name: of the configuration; also the suffix of the names of its webhooks.
-        handlers: all admission handlers. Those of the other type, and those whose resources the
-            cluster does not have, are skipped.
-        resources: the resources of the cluster.
-        client_config: where the webhook server is reached.
-        exclusions: what no webhook is called for.
+    The name is also the suffix of the names of its webhooks. Handlers of the other type, and those
+    whose resources the cluster does not have, are skipped.
     """
     webhooks: dict[str, dict[str, Any]] = {}
     everything = list(handlers)

@@ -42,11 +42,7 @@ class SharedConversions:
         self.missing: frozenset[str] = frozenset()
 
     async def read(self) -> dict[str, Json]:
-        """Return the definitions that are in the cluster.
-
-        Raises:
-            APIError: the API server is not available, or refuses.
-        """
+        """Return the definitions that are in the cluster."""
         found: dict[str, Json] = {}
         for name in self._names:
             try:
@@ -68,7 +64,6 @@ class SharedConversions:
 
         Raises:
             APIConflictError: a definition has changed since.
-            APIError: the API server is not available, or refuses.
         """
         for name, is_agreed in decision.converts.items():
             if name not in found:
@@ -108,12 +103,9 @@ def build_conversion(config: Mapping[str, Any]) -> Json:
 def choose_config(
     present: Mapping[str, Any], wanted: Mapping[str, Any], *, is_agreed: bool
 ) -> Json | None:
-    """Return the ``clientConfig`` to write; None if the field can stay as it is.
+    """Return the ``clientConfig`` to write; None if the present field can stay as it is.
 
-    Args:
-        present: the field in the cluster.
-        wanted: the ``clientConfig`` of the live replicas.
-        is_agreed: whether all replicas convert the kind. Else only the CAs follow the replicas.
+    Unless all replicas convert the kind (``is_agreed``), only the CAs follow the live replicas.
     """
     webhook = present.get("webhook") or {}
     former: Json = webhook.get("clientConfig") or {}

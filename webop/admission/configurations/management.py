@@ -205,9 +205,6 @@ class ConfigurationManager:
 
         From now on, the others decide without it. Its CAs stay trusted until it withdraws. If no
         other replica remains, nothing changes, and `is_alone` is set.
-
-        Raises:
-            APIError: the API server is not available, or refuses.
         """
         async with self._adjusting:
             if self._offer is not None and not self._is_withdrawn:
@@ -219,9 +216,6 @@ class ConfigurationManager:
 
         Webhooks stay as long as there are other live replicas. Without these, only the persistent
         webhooks stay if somebody has asked the operator to stop, else all of them.
-
-        Raises:
-            APIError: the API server is not available, or refuses.
         """
         async with self._adjusting:
             self._is_withdrawn = True
@@ -280,7 +274,6 @@ class ConfigurationManager:
 
     @property
     def _renewal(self) -> float:
-        """How often the record is renewed, in seconds."""
         return min(self._operator.settings.admission.replica_lifetime / 3, _LONGEST_PAUSE)
 
     def _plan(

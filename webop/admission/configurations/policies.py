@@ -38,15 +38,7 @@ def build_policy(
     labels: Mapping[str, str],
     exempt: str | None = None,
 ) -> tuple[Json, Json]:
-    """Build a policy and its binding.
-
-    Args:
-        rule: what the policy checks or changes.
-        name: of both objects.
-        resources: the resources of the cluster.
-        labels: of both objects.
-        exempt: a user whose requests the rule does not apply to, if any.
-    """
+    """Build a policy and its binding; the rule does not apply to an exempt user."""
     constraints: Json = {
         "matchPolicy": "Equivalent",
         "resourceRules": build_rules(rule, resources),

@@ -359,11 +359,7 @@ def build_offer(
     is_in_pod: bool,
     converts: Iterable[str] = (),
 ) -> Offer:
-    """Return the offer of a replica whose server has yielded a config for conversions.
-
-    Raises:
-        ConfigurationError: the config is not usable.
-    """
+    """Return the offer of a replica whose server has yielded a config for conversions."""
     (address, path), cas = split_address(config), parse_bundle(config.get("caBundle"))
     record = ReplicaRecord(
         identity="",

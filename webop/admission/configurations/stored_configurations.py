@@ -91,11 +91,7 @@ Decide = Callable[[Mapping[WebhookType, Configuration]], Plan | None]
 
 
 async def find_managed(client: Client) -> dict[str, dict[WebhookType, Json]]:
-    """Return the configurations that replicas keep, or have kept, by their names.
-
-    Raises:
-        APIError: the API server is not available, or refuses.
-    """
+    """Return the configurations that replicas keep, or have kept, by their names."""
     found: dict[str, dict[WebhookType, Json]] = {}
     for kind, resource in KINDS.items():
         listed = await client.request("GET", resource.get_url())

@@ -187,11 +187,7 @@ def _read_attributes(name: x509.Name, oid: x509.ObjectIdentifier) -> Iterator[st
 
 
 def is_signed_by(pem: bytes, ca: bytes) -> bool:
-    """Return whether a CA has signed a certificate directly (of a chain: the first one).
-
-    Raises:
-        ValueError: one of them is not a certificate in PEM.
-    """
+    """Return whether a CA has signed a certificate directly (of a chain: the first one)."""
     cert = x509.load_pem_x509_certificate(pem)
     try:
         cert.verify_directly_issued_by(x509.load_pem_x509_certificate(ca))

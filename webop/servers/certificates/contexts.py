@@ -77,10 +77,7 @@ class LiveContext:
             return await self._replace((cert, key, password))
 
     async def reload_clients(self) -> bool:
-        """Verify new connections by what the files contain now.
-
-        Returns:
-            As for :meth:`use`.
+        """Verify new connections by what the files contain now; return as :meth:`use` does.
 
         Raises:
             ConfigurationError: they cannot be loaded; the previous CAs stay in use.
@@ -101,7 +98,6 @@ class LiveContext:
         return self._clients != before
 
     def _read_clients(self) -> list[bytes]:
-        """Read the content of ``cafile`` and of the files in ``capath``."""
         cafile, capath, _ = self._locations
         contents = [] if cafile is None else [read_file(cafile, "verify_cafile")]
         try:
@@ -114,7 +110,6 @@ class LiveContext:
     def _load(
         self, pair: tuple[bytes, bytes | None, str | None] | None
     ) -> tuple[ssl.SSLContext, list[bytes]]:
-        """Return a context, and the content of the files with the CAs of clients in it."""
         context, clients = self._build()
         if pair is not None:
             self._load_pair(context, *pair)
@@ -205,11 +200,7 @@ def find_presented(context: ssl.SSLContext) -> bytes | None:
 
 
 def read_file(path: StrPath, option: str) -> bytes:
-    """Read a file named by an option of the server.
-
-    Raises:
-        ConfigurationError: it cannot be read.
-    """
+    """Read a file named by an option of the server."""
     try:
         return Path(path).read_bytes()
     except OSError as error:
@@ -217,11 +208,7 @@ def read_file(path: StrPath, option: str) -> bytes:
 
 
 def write_file(path: StrPath, data: bytes, option: str) -> None:
-    """Write a file named by an option of the server.
-
-    Raises:
-        ConfigurationError: it cannot be written.
-    """
+    """Write a file named by an option of the server."""
     try:
         Path(path).write_bytes(data)
     except OSError as error:

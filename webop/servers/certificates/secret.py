@@ -122,13 +122,10 @@ def parse_secret(document: Mapping[str, Any] | None) -> Content:
 def build_secret(
     present: Mapping[str, Any], pair: certs.KeyPair, cas: tuple[bytes, ...]
 ) -> dict[str, Any]:
-    """Build the Secret to write.
+    """Build the Secret to write, with a certificate and the CAs that clients must trust.
 
-    Args:
-        present: the Secret in the cluster, or just its name and namespace. Data of others stays,
-            and the write fails if the Secret has changed (``resourceVersion``).
-        pair: the certificate and its key.
-        cas: the CAs that clients must trust.
+    ``present`` is the Secret in the cluster, or just its name and namespace. Data of others stays,
+    and the write fails if the Secret has changed (``resourceVersion``).
     """
     metadata = present["metadata"]
     known = {k: v for k, v in (metadata.get("annotations") or {}).items() if k not in _FORMER}
@@ -152,9 +149,6 @@ class SecretSource(CertificateSource):
     """A Secret in the cluster.
 
     Args:
-        cluster: access to the API server.
-        namespace: of the Secret.
-        name: of the Secret.
         hostnames: those that the certificate needs; the first is the common name.
         lifetime: of the certificates that webop makes.
         read_extra: reads the CA certificates to trust beside those in the Secret.
@@ -238,7 +232,6 @@ class SecretSource(CertificateSource):
         return None
 
     async def _write(self, content: Content, body: dict[str, Any], *, is_new: bool) -> Content:
-        """Write the Secret; return what is in it then."""
         where = ("POST", self._path) if is_new else ("PUT", f"{self._path}/{self.name}")
         try:
             written = parse_secret(await self.cluster.request(*where, body))

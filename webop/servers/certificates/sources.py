@@ -61,12 +61,7 @@ class CertificateSource(abc.ABC):
 
 @dataclass(kw_only=True, eq=False)
 class LocalSource(CertificateSource):
-    """Files; a certificate that is not in a file is made, once.
-
-    Args:
-        read: reads the files.
-        make: makes a certificate and its key; None if the server needs no other.
-    """
+    """Files; a certificate that is not in a file is made, once, if the server needs one."""
 
     read: Callable[[], Material]
     make: Callable[[], tuple[bytes, bytes]] | None

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Container, Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from webop.aio.backoff import Once
 
 if TYPE_CHECKING:
-    from webop.servers.limits import ServingLimits
+    from webop.servers.limits import Hosting
 
 logger = logging.getLogger(__name__)
 
@@ -42,20 +42,16 @@ class Slots:
     The limits are read at each use, so that changes count.
     """
 
-    def __init__(self, get_limits: Callable[[], ServingLimits]) -> None:
-        self._get_limits = get_limits
+    def __init__(self, hosting: Hosting) -> None:
+        self._hosting = hosting
         self._logged = Once()
         self._peers: dict[Holder, str] = {}
         self._counts: Counter[str] = Counter()  # by peer
 
     def take(self, holder: Holder, peer: str) -> bool:
-        """Give a connection a slot until :meth:`free`; return False if it must be closed.
-
-        Args:
-            holder: the connection.
-            peer: the address of the client.
-        """
-        limit, own, total = self._get_limits().max_connections, self._counts[peer], len(self._peers)
+        """Give a connection a slot until :meth:`free`; return False if it must be closed."""
+        limit = self._hosting.limits.max_connections
+        own, total = self._counts[peer], len(self._peers)
         share = limit // _RESERVED
         if own >= limit - share:
             what = f"{own} connections of {peer or 'an unknown address'}"

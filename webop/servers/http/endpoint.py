@@ -215,11 +215,7 @@ class _Exchange:
             chunks.append(chunk)
 
     def hold(self, size: int) -> None:
-        """Count so many bytes for the review until :meth:`end`, in place of those until now.
-
-        Raises:
-            ReviewError: they do not fit (429).
-        """
+        """Count so many bytes for the review until :meth:`end`, in place of those until now."""
         self._hosting.gate.hold(size - self._held, self._peer, self.share)
         self._held = size
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Self
 
 from webop.aio.dedicated_threads import call_in_dedicated_thread
 from webop.errors import ConfigurationError
+from webop.servers.http.connection_slots import Slots
 from webop.servers.http.protocol import LINGERING_SECONDS, ASGIApp, Connection, Serving
 from webop.servers.limits import Hosting, get_hosting
 
@@ -74,7 +75,7 @@ class Listener:
         #: The port in use; never 0 after entering.
         self.port = port
         hosting = get_hosting() if hosting is None else hosting
-        self._serving = Serving(app, hosting, ssl_context)
+        self._serving = Serving(app, hosting, ssl_context, Slots(hosting))
         self._sockets: list[socket.socket] = []
         self._accepting: set[asyncio.Task[None]] = set()
 

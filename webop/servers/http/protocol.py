@@ -88,16 +88,12 @@ class Serving:
     app: ASGIApp
     hosting: Hosting
     get_context: Callable[[], ssl.SSLContext] | None
-    slots: Slots = field(init=False)
+    slots: Slots
     buffer: memoryview = field(default_factory=lambda: memoryview(bytearray(_READ_SIZE)))
     record: memoryview = field(default_factory=lambda: memoryview(bytearray(_RECORD)))
     connections: set[Connection] = field(default_factory=set)
     requests: set[_Request] = field(default_factory=set)
     is_stopping: bool = False
-
-    def __post_init__(self) -> None:
-        """Create the slots, which read the current limits."""
-        self.slots = Slots(lambda: self.hosting.limits)
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -257,9 +253,7 @@ class Connection(asyncio.BufferedProtocol):
         if is_long or len(headers) > _MAX_HEADERS:
             raise _RefusedError(_HEAD_TOO_LARGE)
         version, found = parser.get_http_version(), dict(headers)
-        hosts = int(b"host" in found)
-        if len(found) < len(headers):  # some are repeated
-            hosts = sum(name == b"host" for name, _ in headers)
+        hosts = [name for name, _ in headers].count(b"host")
         if hosts > 1 or (version == "1.1" and not hosts):  # RFC 9112, 3.2
             reason = f"A request must have one Host header, got {hosts}."
             raise _RefusedError(build_refusal(400, reason))
@@ -594,11 +588,6 @@ _NO_REQUEST.is_over = True
 
 @functools.lru_cache(maxsize=128)
 def _encode_head(status: int, headers: Headers, *, closes: bool) -> bytes:
-    """Encode the head of a response.
-
-    Raises:
-        ValueError: a header has a line break.
-    """
     lines = [_STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status]
     lines += [b"%b: %b\r\n" % header for header in headers if header[0] != b"connection"]
     if closes:
@@ -610,7 +599,6 @@ def _encode_head(status: int, headers: Headers, *, closes: bool) -> bytes:
 
 
 def _encode(response: Response) -> bytes:
-    """Encode a response that closes its connection."""
     head = _encode_head(response.status, tuple(response.list_headers()), closes=True)
     return head + response.body
 

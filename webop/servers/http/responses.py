@@ -22,14 +22,7 @@ _JSON = (b"content-type", b"application/json")
 
 
 class Response(NamedTuple):
-    """An HTTP response with JSON.
-
-    Attributes:
-        status: the HTTP status.
-        body: the JSON.
-        headers: besides those of the content.
-        closes: whether the connection is closed after it.
-    """
+    """An HTTP response with JSON; its headers are those besides the ones of the content."""
 
     status: int
     body: bytes
@@ -61,12 +54,7 @@ def build_denial(
 ) -> Response:
     """Build the response to a review that denies its request (Kubernetes API, admission/v1).
 
-    Args:
-        api_version: that of the review.
-        uid: that of its request.
-        code: the HTTP status that the user of the API server gets.
-        reason: for this user.
-        closes: whether the connection is closed after it.
+    The code and the reason are for the user of the API server.
     """
     response = {"uid": uid, "allowed": False, "status": {"message": reason, "code": code}}
     body = {"apiVersion": api_version, "kind": "AdmissionReview", "response": response}
