@@ -134,13 +134,8 @@ class Watchdog:
         stack = self._walk_stack()
         calls = [at for at, (code, _) in enumerate(stack) if code is contain.__code__]
         del stack[calls[0] if calls else _FRAMES :]
-        summary = traceback.StackSummary.from_list(
-            [
-                traceback.FrameSummary(code.co_filename, line, code.co_name)
-                for code, line in reversed(stack)
-            ]
-        )
-        return invocation, "".join(summary.format()).rstrip()
+        lines = [(code.co_filename, line, code.co_name, None) for code, line in reversed(stack)]
+        return invocation, "".join(traceback.format_list(lines)).rstrip()
 
     def _walk_stack(self) -> list[tuple[CodeType, int]]:
         """Return the code and the line of each frame of the loop's thread, the innermost first.

@@ -74,9 +74,6 @@ class WebhookAutoTunnel(BaseWebhookServer):
     port: int | None = None
     path: str | None = None
 
-    def __post_init__(self) -> None:
-        super().__init__()
-
     async def serve(self, fn: WebhookFn) -> AsyncGenerator[WebhookClientConfig, None]:
         """Serve by the server for the detected cluster, or by a tunnel."""
         chosen = await _choose_server() or WebhookNgrokTunnel

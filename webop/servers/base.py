@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import ipaddress
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, Self, TypedDict
 from urllib.parse import quote
 
@@ -140,6 +141,7 @@ class WebhookServerProtocol(Protocol):
         ...
 
 
+@dataclass(eq=False, repr=False)
 class BaseWebhookServer(abc.ABC):
     """The base class of webop's webhook servers; subclasses implement :meth:`serve`.
 
@@ -148,9 +150,8 @@ class BaseWebhookServer(abc.ABC):
     of the server is left (manual, "System resource cleanup"); waiting iterators then end.
     """
 
-    def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._ending: set[asyncio.Task[None]] = set()  # those that were cancelled
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set, init=False)
+    _ending: set[asyncio.Task[None]] = field(default_factory=set, init=False)  # of the tasks
 
     @abc.abstractmethod
     def serve(self, fn: WebhookFn) -> AsyncGenerator[WebhookClientConfig, None]:

@@ -133,7 +133,6 @@ class WebhookServer(BaseWebhookServer):
     file_check_interval: float = 60.0
 
     def __post_init__(self) -> None:
-        super().__init__()
         self._listener: Listener | None = None
         self._contexts: LiveContext | None = None
         self._hosting = Hosting()

@@ -68,9 +68,6 @@ class WebhookTunnel(BaseWebhookServer):
     port: int | None = None
     path: str | None = None
 
-    def __post_init__(self) -> None:
-        super().__init__()
-
     @abc.abstractmethod
     def open(self, upstream: str) -> AsyncGenerator[str, None]:
         """Open a tunnel to a local URL, such as "http://localhost:9443"; close it when cancelled.

@@ -27,20 +27,11 @@ from webop.servers.base import WebhookClientConfig
 
 GROUP = "admissionregistration.k8s.io"
 KINDS = {
-    WebhookType.VALIDATING: Resource(
-        GROUP,
-        "v1",
-        "validatingwebhookconfigurations",
-        kind="ValidatingWebhookConfiguration",
-        namespaced=False,
-    ),
-    WebhookType.MUTATING: Resource(
-        GROUP,
-        "v1",
-        "mutatingwebhookconfigurations",
-        kind="MutatingWebhookConfiguration",
-        namespaced=False,
-    ),
+    reason: Resource(GROUP, "v1", f"{kind.lower()}s", kind=kind, namespaced=False)
+    for reason, kind in (
+        (WebhookType.VALIDATING, "ValidatingWebhookConfiguration"),
+        (WebhookType.MUTATING, "MutatingWebhookConfiguration"),
+    )
 }
 _MAX_NAME = 253  # RFC 1123, a subdomain
 _MAX_STEM = 128  # leaves room for the name of the configuration

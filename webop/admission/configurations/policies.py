@@ -67,13 +67,9 @@ def build_policy(
         kind = "Validating"
         spec["validations"] = [{"expression": rule.cel, "message": rule.message}]
         binding["validationActions"] = [rule.action]
-    api, metadata = f"{GROUP}/v1", {"name": name, "labels": dict(labels)}
-    return (
-        {"apiVersion": api, "kind": f"{kind}AdmissionPolicy", "metadata": metadata, "spec": spec},
-        {
-            "apiVersion": api,
-            "kind": f"{kind}AdmissionPolicyBinding",
-            "metadata": metadata,
-            "spec": binding,
-        },
-    )
+    made: Json = {
+        "apiVersion": f"{GROUP}/v1",
+        "kind": f"{kind}AdmissionPolicy",
+        "metadata": {"name": name, "labels": dict(labels)},
+    }
+    return {**made, "spec": spec}, {**made, "kind": f"{made['kind']}Binding", "spec": binding}
