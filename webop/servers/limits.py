@@ -18,6 +18,8 @@ from webop.errors import ReviewError
 from webop.servers.base import WebhookClientConfig
 from webop.telemetry.counters import ReviewCounters
 
+MAX_HEAD = 64 * 1024  # bytes of the URL, the headers and the trailers of a request
+MAX_HEADERS = 1024
 _LARGEST = 5  # bytes of memory per byte of text: of a review with few values
 
 

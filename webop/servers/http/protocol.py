@@ -44,15 +44,13 @@ from webop.servers.http.responses import (
     Response,
     build_refusal,
 )
-from webop.servers.limits import Hosting
+from webop.servers.limits import MAX_HEAD, MAX_HEADERS, Hosting
 
 logger = logging.getLogger(__name__)
 
 ASGIApp = Callable[[Any, Any, Any], Awaitable[None]]
 
 _READ_SIZE = 64 * 1024  # bytes
-_MAX_HEAD = 64 * 1024  # bytes of the URL, the headers and the trailers
-_MAX_HEADERS = 1024
 _USUAL_URL = 256  # bytes
 _MAX_DROPPED = 1024 * 1024  # bytes after the last request
 _RECORD = 16 * 1024  # bytes of a TLS record; buffers in memory never shrink
@@ -247,10 +245,10 @@ class Connection(asyncio.BufferedProtocol):
     def on_headers_complete(self) -> None:
         """Begin to serve a request."""
         parser, headers = self._parser, self._headers
-        is_long = self._received > _MAX_HEAD and (  # else it is small
-            len(self._url) + sum(len(name) + len(value) for name, value in headers) > _MAX_HEAD
+        is_long = self._received > MAX_HEAD and (  # else it is small
+            len(self._url) + sum(len(name) + len(value) for name, value in headers) > MAX_HEAD
         )
-        if is_long or len(headers) > _MAX_HEADERS:
+        if is_long or len(headers) > MAX_HEADERS:
             raise _RefusedError(_HEAD_TOO_LARGE)
         version, found = parser.get_http_version(), dict(headers)
         hosts = [name for name, _ in headers].count(b"host")
@@ -397,7 +395,7 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 reason = f"This is not a valid HTTP request: {error}."
                 self._stop_parsing(build_refusal(400, reason))
-        is_large = self._received > _MAX_HEAD or len(self._headers) > _MAX_HEADERS
+        is_large = self._received > MAX_HEAD or len(self._headers) > MAX_HEADERS
         if is_large and self._arrival is not None:
             self._stop_parsing(_HEAD_TOO_LARGE)
         if (request := self._request) is not before:
@@ -605,7 +603,7 @@ def _encode(response: Response) -> bytes:
 
 _HEAD_TOO_LARGE = build_refusal(
     431,
-    f"The head of the request is too large; the limits are {_MAX_HEAD} bytes and {_MAX_HEADERS} "
+    f"The head of the request is too large; the limits are {MAX_HEAD} bytes and {MAX_HEADERS} "
     "headers.",
 )
 _NO_UPGRADE = build_refusal(
