@@ -343,7 +343,7 @@ class Connection(asyncio.BufferedProtocol):
         """Send data at the end of this turn of the event loop, right after that of other requests.
 
         To wake a client takes longer than to send to one that is awake: with 16 busy connections,
-        reviews would take 8 % more CPU time.
+        reviews would take 14 % more CPU time, or a quarter with uvloop.
         """
         if not self._outbox:
             self._loop.call_soon(self.flush)
