@@ -32,11 +32,8 @@ class PatchError(WebopError, TypeError):
 
 def rank_errors(errors: Sequence[Exception]) -> Exception | None:
     """Return the error to report, by their ranking; None without errors."""
-    for family in _RANKING:
-        for error in errors:
-            if isinstance(error, family):
-                return error
-    return errors[0] if errors else None
+    ranked = [error for family in _RANKING for error in errors if isinstance(error, family)]
+    return next(iter([*ranked, *errors]), None)
 
 
 def build_response(
@@ -88,11 +85,7 @@ def _build_status(review: Review, error: Exception) -> dict[str, Any]:
             names = {"name": name, "group": review.group, "kind": review.kind}
             status["details"] = {key: value for key, value in names.items() if value}
             status["details"]["causes"] = [
-                {
-                    "reason": _clean(cause.reason),
-                    "message": _clean(cause.message),
-                    "field": _clean(cause.field),
-                }
+                {name: _clean(getattr(cause, name)) for name in ("reason", "message", "field")}
                 for cause in causes
             ]
     return status

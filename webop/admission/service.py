@@ -161,7 +161,7 @@ class AdmissionService:
                 errors = [convert_exception(exc)]
                 text = "A filter or a patch function of a webhook failed: %s. Request denied."
                 cause.logger.exception(text, describe(errors[0]).rstrip("."))
-            failure = rank_errors(errors) if errors else None
+            failure = rank_errors(errors)
             result = build_response(
                 review,
                 warnings=cause.warnings,

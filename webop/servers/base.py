@@ -10,7 +10,6 @@ from __future__ import annotations
 import abc
 import asyncio
 import contextlib
-import ipaddress
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, Self, TypedDict
@@ -68,15 +67,8 @@ def get_reachable_address(addr: str) -> str:
 
     Clients cannot connect to catch-all addresses (0.0.0.0, ::); use the loopback for these.
     """
-    if not addr:
-        return "localhost"
-    try:
-        ip = ipaddress.ip_address(addr)
-    except ValueError:
-        return addr
-    if not ip.is_unspecified:
-        return addr
-    return "127.0.0.1" if ip.version == 4 else "::1"
+    loopbacks = {"": "localhost", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - none is bound
+    return loopbacks.get(addr, addr)
 
 
 def build_url(scheme: str, host: str, port: int, path: str | None) -> str:

@@ -8,27 +8,17 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Container, Iterable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from webop.aio.backoff import Once
 
 if TYPE_CHECKING:
+    from webop.servers.http.protocol import Connection
     from webop.servers.limits import Hosting
 
 logger = logging.getLogger(__name__)
 
 _RESERVED = 8  # one of so many slots is for other addresses than the one with most connections
-
-
-class Holder(Protocol):
-    """A connection, from the moment when it is accepted, so also before its TLS handshake."""
-
-    @property
-    def waiting_since(self) -> float | None:
-        """Since when there is no complete request; None if one is being served."""
-
-    def make_way(self) -> None:
-        """Close the connection."""
 
 
 class Slots:
@@ -45,10 +35,10 @@ class Slots:
     def __init__(self, hosting: Hosting) -> None:
         self._hosting = hosting
         self._logged = Once()
-        self._peers: dict[Holder, str] = {}
+        self._peers: dict[Connection, str] = {}
         self._counts: Counter[str] = Counter()  # by peer
 
-    def take(self, holder: Holder, peer: str) -> bool:
+    def take(self, connection: Connection, peer: str) -> bool:
         """Give a connection a slot until :meth:`free`; return False if it must be closed."""
         limit = self._hosting.limits.max_connections
         own, total = self._counts[peer], len(self._peers)
@@ -62,13 +52,13 @@ class Slots:
         else:
             has_slot = True
         if has_slot:
-            self._peers[holder] = peer
+            self._peers[connection] = peer
             self._counts[peer] += 1
         return has_slot
 
-    def free(self, holder: Holder) -> None:
+    def free(self, connection: Connection) -> None:
         """Free the slot of a connection that has been closed."""
-        peer = self._peers.pop(holder, None)
+        peer = self._peers.pop(connection, None)
         if peer is not None:
             self._counts[peer] -= 1
             if not self._counts[peer]:
@@ -88,11 +78,11 @@ class Slots:
         victim.make_way()
         return True
 
-    def _find_idle(self, peers: Container[str]) -> Holder | None:
+    def _find_idle(self, peers: Container[str]) -> Connection | None:
         """Return the connection of some peers that has waited longest."""
         idle = {
-            holder: since
-            for holder, peer in self._peers.items()
-            if peer in peers and (since := holder.waiting_since) is not None
+            connection: since
+            for connection, peer in self._peers.items()
+            if peer in peers and (since := connection.waiting_since) is not None
         }
         return min(idle, key=idle.__getitem__, default=None)
