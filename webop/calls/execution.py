@@ -54,7 +54,6 @@ from webop.handlers.causes import (
 )
 from webop.handlers.filters import matches
 from webop.handlers.model import (
-    ActivityHandler,
     ChangeHandler,
     Handler,
     IndexHandler,
@@ -174,7 +173,9 @@ async def attempt(
         _log_failure(cause, outcome, failure)
     else:
         outcome = DONE if result is None else Outcome(final=True, result=result)
-        level = logging.DEBUG if _is_frequent(handler) else logging.INFO
+        # So often that a success is worth no line at the usual level.
+        is_frequent = isinstance(handler, _FREQUENT) or getattr(handler, "activity", "") in VITAL
+        level = logging.DEBUG if is_frequent else logging.INFO
         cause.logger.log(level, "%s succeeded.", handler, extra=_SUCCEEDED)
     finally:
         if alarm is not None:
@@ -334,13 +335,6 @@ def _deliver(key: str, result: Any, cause: ResourceCause) -> None:
         current = cause.patch.status.get(key)
         status = {key: {**(current if is_mapping(current) else {}), **result}}
     cause.patch.status.update(status)
-
-
-def _is_frequent(handler: Handler) -> bool:
-    """Return whether it is called so often that a success is worth no line at the usual level."""
-    if isinstance(handler, ActivityHandler):
-        return handler.activity in VITAL
-    return isinstance(handler, _FREQUENT)
 
 
 def _log_failure(cause: Cause, outcome: Outcome, exc: Exception) -> None:
