@@ -44,14 +44,9 @@ def log_response(
     if not response["allowed"]:
         logger.info("%s", build_denial(review, response, denying))
     elif logger.isEnabledFor(logging.DEBUG):
-        logger.debug("Allowed: %s%s.", describe(review), _describe_extent(review, response))
+        logger.debug("Allowed: %s%s.", describe_review(review), _describe_extent(review, response))
         if "patch" in response and review.plural != "secrets":
             logger.debug("Patching with: %s", base64.b64decode(response["patch"]).decode())
-
-
-def log_interruption(logger: Logger, review: Review) -> None:
-    """Log that a review was cancelled: its deadline has passed, or the client has disconnected."""
-    logger.info("Cancelled: %s.", describe(review))
 
 
 def build_denial(review: Review, response: Mapping[str, Any], denying: Iterable[str]) -> str:
@@ -62,10 +57,10 @@ def build_denial(review: Review, response: Mapping[str, Any], denying: Iterable[
     message = clean_line(status["message"])
     if len(message) > _MESSAGE_LIMIT:
         message = f"{message[:_MESSAGE_LIMIT]}…"
-    return f"Denied{extent}: {describe(review)}: {message} [{ids}]"
+    return f"Denied{extent}: {describe_review(review)}: {message} [{ids}]"
 
 
-def describe(review: Review) -> str:
+def describe_review(review: Review) -> str:
     """Return who requests what for which object."""
     reference = review.build_reference()
     place = "/".join(reference[key] for key in ("namespace", "name") if key in reference)

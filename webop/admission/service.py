@@ -23,7 +23,7 @@ from webop.admission.response import (
     rank_errors,
 )
 from webop.admission.review import Review, parse_review
-from webop.admission.review_logging import ReviewLogger, log_interruption, log_response
+from webop.admission.review_logging import ReviewLogger, describe_review, log_response
 from webop.aio.backoff import Once
 from webop.aio.cancellation import convert_exception
 from webop.calls.error_policy import describe
@@ -152,8 +152,8 @@ class AdmissionService:
             except (AdmissionError, PatchError) as exc:  # about the patch
                 errors = [exc]
                 denying = [each.id for each in chosen if each.reason is WebhookType.MUTATING]
-            except asyncio.CancelledError:
-                log_interruption(cause.logger, review)
+            except asyncio.CancelledError:  # by its deadline, or the client has disconnected
+                cause.logger.info("Cancelled: %s.", describe_review(review))
                 raise
             except GeneratorExit:
                 raise
