@@ -392,8 +392,8 @@ class _Converter:
         for key in schema.get(LIST_KEYS, ()):
             part = items.get("properties", {}).get(key)
             if part is None or (key not in items.get("required", ()) and "default" not in part):
-                advice = "must name a field of the items that is required or has a default"
-                self._refuse(path, f"ListKeys({key!r}) {advice}")
+                what = "a field of the items, in JSON, that is required or has a default"
+                self._refuse(path, f"ListKeys({key!r}) must name {what}")
 
     def _make_atomic(self, items: Schema, path: tuple[str, ...]) -> None:
         """Make an item of a set atomic: Kubernetes requires that."""

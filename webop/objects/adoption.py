@@ -293,13 +293,13 @@ class _PydanticMetadata(_Metadata):
 def _access_metadata(obj: Any) -> _Metadata:
     if isinstance(obj, MutableMapping):
         return _Metadata(obj)
-    models = _find_models(obj)
-    if models is not None and hasattr(obj, "metadata"):
+    models, metadata = _find_models(obj), getattr(obj, "metadata", None)
+    if isinstance(metadata, MutableMapping) and (models or _is_pydantic(obj)):
+        return _Metadata({"metadata": metadata})
+    is_list = metadata is not None and not hasattr(metadata, "labels")
+    if models is not None and hasattr(obj, "metadata") and not is_list:
         return _ModelMetadata(obj, models)
-    if _is_pydantic(obj):
-        metadata = getattr(obj, "metadata", None)
-        if isinstance(metadata, MutableMapping):
-            return _Metadata({"metadata": metadata})
+    if models is None and _is_pydantic(obj):
         if _is_pydantic(metadata):
             return _PydanticMetadata(obj)
         raise TypeError(f"The {type(obj).__name__} has no metadata. Set metadata={{}} or the like.")

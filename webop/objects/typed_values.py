@@ -82,7 +82,9 @@ def number(
     def check(value: Any) -> Any:
         if not is_number(value) or (is_whole and value % 1):
             raise UnfitValueError(f"must be {'a whole number' if is_whole else 'a number'}", value)
-        if not value >= least:
+        if not abs(value) <= math.inf:  # NaN
+            words = "must be a number"
+        elif value < least:
             words = f"must be greater than or equal to {least}"
         elif value > most:
             words = f"must be less than or equal to {most}"
@@ -152,10 +154,10 @@ def _convert_fields(kind: Any, value: Any) -> dict[str, Any]:
     hints = get_type_hints(kind, include_extras=True)
     for key in value:
         if key not in hints:
-            raise UnfitValueError("is unknown: remove it", value, path=f"[{key!r}]")
+            raise UnfitValueError(f"must not have {key!r}", value)
     for key in hints:
         if key in kind.__required_keys__ and key not in value:
-            raise UnfitValueError("is missing", value, path=f"[{key!r}]")
+            raise UnfitValueError(f"must have {key!r}", value)
     return {key: _convert_part(hints[key], item, key) for key, item in value.items()}
 
 

@@ -21,7 +21,7 @@ _FLAGS = {
 
 
 def parse(hint: Any, value: Any) -> Any:
-    """Return a value as a type says; texts can stand for numbers and flags.
+    """Return a value as a type says, also of texts and of numbers of other classes.
 
     Raises:
         ValueError: it does not fit; the message says what it must be, such as "it must be …".
@@ -31,9 +31,9 @@ def parse(hint: Any, value: Any) -> Any:
         kind = options[0]
     if kind is bool:
         value = _FLAGS.get(str(value).lower(), value)
-    elif kind in (int, float) and isinstance(value, str):
-        with suppress(ValueError):
-            value = kind(value)
+    elif kind is float or (kind is int and isinstance(value, str)):
+        with suppress(TypeError, ValueError, OverflowError):
+            value = value if isinstance(value, int) else kind(value)
     return convert(hint, value)
 
 

@@ -179,7 +179,10 @@ def test_defaults_are_those_of_the_class(annotation: Any, default: Any, schema: 
         (Tree, "M.f.children[]: the class contains itself"),
         (pydantic.IPvAnyAddress, "M.f: Kubernetes does not check the format 'ipvanyaddress'"),
         (Annotated[S3 | Other, Field(discriminator="kind")], "M.f.bucket: the classes of the"),
-        (Annotated[list[Part], webop.ListKeys("nope")], "M.f: ListKeys('nope') must name a field"),
+        (
+            Annotated[list[Part], webop.ListKeys("nope")],
+            "M.f: ListKeys('nope') must name a field of the items, in JSON",
+        ),
         (Annotated[dict[str, int], webop.Unique()], "M.f: Unique() and ListKeys() are"),
         (dict[float, int], "M.f: API servers cannot check keys"),
         *(

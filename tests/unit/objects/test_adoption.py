@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import kubernetes
+import kubernetes_asyncio
 import pydantic
 import pykube
 import pytest
@@ -166,6 +167,23 @@ def test_an_owner_that_does_not_exist_yet_cannot_be_referred_to() -> None:
 def test_other_classes_are_refused(handled: Body, function: Any, obj: Any) -> None:
     with pytest.raises(TypeError, match="must be a dict"):
         function(obj)
+
+
+@pytest.mark.parametrize("function", ALL)
+@pytest.mark.parametrize("models", [kubernetes.client, kubernetes_asyncio.client])
+def test_a_list_has_no_labels_or_owners_and_is_refused(
+    handled: Body, function: Any, models: Any
+) -> None:
+    with pytest.raises(TypeError, match=r"must be a dict.*, got V1PodList"):
+        function(models.V1PodList(items=[], metadata=models.V1ListMeta()))
+
+
+def test_a_model_whose_metadata_is_a_dict_is_adopted() -> None:
+    pod = kubernetes_asyncio.client.V1Pod(metadata={"name": "old"})
+    adopt(pod, OWNER)
+    labels = {"somelabel": "somevalue"}
+    common = {"name": "old", "namespace": "default", "labels": labels}
+    assert pod.metadata == {**common, "ownerReferences": [REFERENCE]}
 
 
 class Job(webop.Model):

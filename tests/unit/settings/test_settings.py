@@ -6,6 +6,8 @@ import itertools
 import logging
 import operator
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import click
@@ -139,6 +141,7 @@ def test_values_and_names_that_do_not_fit_are_refused_at_once(
         ("networking", "requst_timeout", 5, "did you mean 'request_timeout'"),
         ("operator", "name", "My_Shop", "1 to 63 lowercase letters, digits"),
         ("execution", "max_workers", "5", "number of threads .* must be an integer"),
+        ("posting", "rate", float("nan"), r"nan is invalid: it must be a number\.$"),
     ],
 )
 def test_what_does_not_fit_is_told_in_code_with_what_would(
@@ -146,6 +149,13 @@ def test_what_does_not_fit_is_told_in_code_with_what_would(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         setattr(getattr(OperatorSettings(), section), name, value)
+
+
+@rows("value", [Decimal("1.5"), Fraction(3, 2), "1.5"])
+def test_a_time_can_be_a_number_of_any_class(value: Any) -> None:
+    settings = OperatorSettings()
+    settings.networking.request_timeout = value
+    assert settings.networking.request_timeout == 1.5
 
 
 @rows(
