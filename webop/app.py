@@ -113,6 +113,7 @@ class OperatorApp:
                 Route("/readyz", self._report_readiness, methods=["GET"]),
             ]
         )
+        self._starlette.router.redirect_slashes = False  # fails if a query is not UTF-8
         if metrics_path is not None:
             self._starlette.add_route(metrics_path, self._report_metrics, methods=["GET"])
         self._page = page

@@ -58,6 +58,14 @@ async def test_there_is_nothing_else() -> None:
             assert (await site.http.request(method, path)).status_code == status
 
 
+async def test_a_query_that_is_not_utf_8_is_no_error_of_the_operator() -> None:
+    sent: asyncio.Queue[Any] = asyncio.Queue()
+    head = {"type": "http", "method": "GET", "path": "/livez/", "headers": [(b"host", b"x")]}
+    query = {"query_string": b"timeout=\xff"}
+    await webop.create_app()({**head, **query}, asyncio.Queue().get, sent.put)
+    assert sent.get_nowait()["status"] == 404
+
+
 @pytest.mark.feature("PRB-03", "PRB-04", "PRB-10", "KWA-05")
 async def test_the_health_is_what_the_probe_handlers_return() -> None:
     @webop.on.probe(id="now")
