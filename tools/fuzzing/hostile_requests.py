@@ -23,7 +23,7 @@ PATHS = (
     *("/mutate/both", "/validate/both"),
 )
 
-_HASTY = (b"timeout=0s", b"timeout=1ms", b"timeout=0.001s", b"timeout=-1s")
+HASTY = (b"timeout=0s", b"timeout=1ms", b"timeout=0.001s", b"timeout=-1s")
 _DUPLICATE = "@again@"  # the end of a key that is to be there twice
 _RAW = "@raw-"  # the beginning of a string that stands for text which json.dumps never makes
 
@@ -43,7 +43,7 @@ class Request:
     @property
     def is_hasty(self) -> bool:
         """Whether the client says that it has hardly any time."""
-        return self.query in _HASTY
+        return self.query in HASTY
 
 
 def _build_bases() -> list[Json]:
@@ -105,7 +105,7 @@ QUERIES = (
     *(b"timeout=\xff\xfe", b"timeout=%00", b"timeout=5s&timeout=6s", b"&&==", b"a" * 5000),
     *(b"timeout=" + b"9" * 20 + b"s", b"timeout=" + b"1" * 30_000, b"timeout=" + b"1h" * 15_000),
     *(b"timeout=" + b".1" * 15_000 + b"s", b"&".join(b"a%d=b" % i for i in range(6_000))),
-    *(b"dryRun=true&timeout=1s&timeout=x", *_HASTY),
+    *(b"dryRun=true&timeout=1s&timeout=x", *HASTY),
 )
 _WEIRD_PATHS = (
     *("", "//", "/validate/", "//validate//", "/unknown", "/Validate", "/validate/validate"),
