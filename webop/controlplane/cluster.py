@@ -219,8 +219,8 @@ class LocalCluster:
                 create_credentials(self.folder)
                 self._launch(ETCD, build_etcd_command(binaries.folder / ETCD))
                 self._start_apiserver(binaries.folder / APISERVER)
-            if self._wants_controller_manager:
-                self.start_controller_manager()
+                if self._wants_controller_manager:
+                    self.start_controller_manager()
         except BaseException:
             self.stop()
             raise
@@ -230,6 +230,8 @@ class LocalCluster:
         """End the processes and remove everything but the logs; do nothing if it is stopped."""
         state, self._state = self._state, None
         if state is not None:
+            for process in state.processes.values():  # the folder may be gone
+                end_process(process)
             reaper.end_cluster(state.folder)
         if self._guard is not None:
             end_process(self._guard)
@@ -392,8 +394,8 @@ class LocalCluster:
                     f"LocalCluster.attach({self.name!r}), or stop it: "
                     f"webop cluster stop --name {self.name}"
                 )
-            reaper.end_cluster(remains.folder)
         folder = cache.get_root() / "clusters" / self.name
+        reaper.end_cluster(folder)  # also of another version of webop, whose state is unreadable
         make_private_folder(folder)
         shutil.rmtree(self._logs, ignore_errors=True)
         self._logs = cache.make_folder("logs", self.name)

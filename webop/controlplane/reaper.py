@@ -69,9 +69,12 @@ def end_process(pid: int, started: str) -> None:
     while is_running(pid, started) and time.monotonic() < deadline:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        time.sleep(0.005)
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(pid, os.WNOHANG)
+        try:
+            os.waitpid(pid, 0)  # a child ends with its last thread, which has its memory and ports
+        except ChildProcessError:
+            time.sleep(0.005)
+    with contextlib.suppress(ChildProcessError):  # a child that has ended by itself
+        os.waitpid(pid, os.WNOHANG)
 
 
 def end_cluster(folder: Path) -> None:

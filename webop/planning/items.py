@@ -135,7 +135,8 @@ def list_changes(
 def _name_items(value: Any, other: Any) -> Mapping[Any, Any]:
     """Return the items of a list by their names, or else by their positions in lists as long."""
     items = value if isinstance(value, list) else []
-    named = {one["name"]: one for one in items if isinstance(one, Mapping) and one.get("name")}
+    names = [one.get("name") if isinstance(one, Mapping) else None for one in items]
+    named = {key: one for key, one in zip(names, items, strict=True) if key and type(key) is str}
     if len(named) == len(items):
         return named
     is_alike = isinstance(other, list) and len(other) == len(items)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Collection, Iterable, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
@@ -187,25 +187,27 @@ class AdmissionClient:
         host = self._get_host()
         given: RequestOptions = {"webhook": webhook, "headers": headers, "timeout": timeout}
         parse_options("send()", given, RequestOptions)
-        sent = {"Content-Type": "application/json", **(headers or {})}
+        sent = {"Host": "webop", "Accept": "application/json, */*"}
+        sent |= {"Content-Type": "application/json", **(headers or {})}
         raw = [(name.encode("latin-1"), text.encode("latin-1")) for name, text in sent.items()]
         seconds = host.hosting.limits.review_timeout if timeout is None else timeout
         budget = compute_budget(seconds)
         calls: dict[str, None] = {}
         token = called.set(calls)
         try:
-            async with asyncio.timeout(budget):
-                answer = await host.review(
-                    orjson.loads(orjson.dumps(request)),
-                    webhook=webhook,
-                    headers=RequestHeaders(raw),
-                )
-        except TimeoutError:
-            name = "The webhooks" if webhook is None else f"The webhook {webhook}"
-            text = f"{name} did not answer within {budget:g} s of the {seconds:g} s given."
-            raise ReviewError(text, status=504) from None
+            with suppress(TimeoutError):
+                async with asyncio.timeout(budget) as deadline:
+                    answer = await host.review(
+                        orjson.loads(orjson.dumps(request)),
+                        webhook=webhook,
+                        headers=RequestHeaders(raw),
+                    )
         finally:
             called.reset(token)
+        if deadline.expired():  # also if a handler has ignored its cancellation
+            name = "The webhooks" if webhook is None else f"The webhook {webhook}"
+            text = f"{name} did not answer within {budget:g} s of the {seconds:g} s given."
+            raise ReviewError(text, status=504)
         return read_result(request, answer["response"], calls)
 
     def _get_host(self) -> WebhookHost:

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -154,6 +156,46 @@ def test_a_stopped_cluster_leaves_its_logs_and_nothing_else(
     cluster.stop()
     with pytest.raises(ConfigurationError, match=r"is not started\. .* `webop cluster start`"):
         _ = cluster.server
+
+
+def test_a_cluster_whose_folder_was_removed_is_stopped(standin_assets: Path) -> None:
+    cluster = LocalCluster().start()
+    pids = cluster.pids
+    shutil.rmtree(cluster.folder)
+    cluster.stop()
+    assert all(reaper.get_start_time(pid) is None for pid in pids.values())
+
+
+def test_a_cluster_of_another_version_of_webop_makes_way_for_a_new_one(
+    standin_assets: Path,
+) -> None:
+    if not Path("/proc/self").exists():
+        pytest.skip("needs the /proc of Linux")
+    former = LocalCluster("one").start(detached=True)
+    (former.folder / reaper.STATE_FILE).write_text('{"processes": []}')
+    with LocalCluster("one") as cluster:
+        assert cluster.is_ready()
+        assert all(reaper.get_start_time(pid) is None for pid in former.pids.values())
+
+
+def test_a_worker_gets_a_shared_cluster_when_its_controllers_work(
+    standin_assets: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = threading.Thread(target=_start_again, args=("one",))
+
+    def let_other_try(_: LocalCluster) -> None:
+        other.start()
+        other.join(0.5)
+        assert other.is_alive()
+
+    monkeypatch.setattr(LocalCluster, "start_controller_manager", let_other_try)
+    with LocalCluster("one", controller_manager=True):
+        other.join()
+
+
+def _start_again(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="exists already"):
+        LocalCluster(name).start()
 
 
 def test_an_api_server_that_does_not_start_is_told_with_its_log(standin_assets: Path) -> None:

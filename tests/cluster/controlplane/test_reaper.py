@@ -5,10 +5,12 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.kit.waiting import wait_until
 from webop.controlplane import reaper
 from webop.controlplane.state import (
     ClusterState,
@@ -27,10 +29,20 @@ from webop.controlplane.state import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
+_PROC = Path("/proc")
+_needs_proc = pytest.mark.skipif(not (_PROC / "self").exists(), reason="needs the /proc of Linux")
 _SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 _ME = identify(os.getpid())
+_LARGE = """
+import threading, time
+for _ in range(8):
+    threading.Thread(target=time.sleep, args=(60,)).start()
+memory = bytearray(200_000_000)
+for place in range(0, len(memory), 4096):
+    memory[place] = 1
+print("ready", flush=True)
+"""
 
 
 @pytest.fixture
@@ -68,6 +80,23 @@ def test_a_process_that_has_got_a_recycled_id_is_not_killed(process: Process) ->
     assert not is_running(process)
 
 
+@_needs_proc
+def test_a_killed_process_is_gone_with_its_threads_and_memory(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    large = start_process([sys.executable, "-c", _LARGE], folder=tmp_path, log=log)
+    wait_until(lambda: "ready" in log.read_text())
+    end_process(large)
+    assert not (_PROC / str(large.pid)).exists()
+
+
+@_needs_proc
+def test_a_process_that_has_ended_by_itself_leaves_no_zombie(tmp_path: Path) -> None:
+    brief = start_process([sys.executable, "-c", ""], folder=tmp_path, log=tmp_path / "log")
+    wait_until(lambda: not is_running(brief))
+    end_process(brief)
+    assert not (_PROC / str(brief.pid)).exists()
+
+
 def test_a_cluster_is_abandoned_when_its_owner_is_dead(cache: Path, process: Process) -> None:
     state = _make_state(cache, process, owner=_ME)
     end_abandoned_clusters()
@@ -86,7 +115,7 @@ def test_a_cluster_without_owner_is_left_alone(cache: Path, process: Process) ->
     assert is_running(process)
 
 
-@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs the /proc of Linux")  # noqa: PTH112
+@_needs_proc
 def test_a_process_that_was_started_but_not_recorded_is_found(cache: Path, tmp_path: Path) -> None:
     _make_state(cache, owner=_ME)
     (tmp_path / "link").symlink_to(cache)  # such as a home folder on another disk

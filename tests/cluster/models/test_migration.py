@@ -7,6 +7,7 @@ import contextlib
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import Result
@@ -17,6 +18,9 @@ from tests.kit.operators import CRDS, Running, build_settings, operate
 from tests.kit.processes import Workshop
 from tests.kit.versioned_shops import MANAGED, NAME, Shops, ShopV1, ShopV2, declare, upgrade
 from tests.kit.waiting import eventually
+from webop.client.api import Client
+from webop.client.http.requests import Call
+from webop.errors import APIGoneError
 from webop.testing import LocalCluster
 
 MODELS = Path(__file__).parents[2] / "kit" / "versioned_shops.py"
@@ -142,6 +146,28 @@ async def test_it_can_be_interrupted_and_repeated(
         assert f"{NAME}: 40 objects are stored as v2" in result.output, result.output
         assert await read_stored(shops) == ["v2"]
     await check_stored(shops, 40)
+
+
+async def test_a_list_that_expires_half_way_goes_on(
+    shops: Shops, info: webop.ConnectionInfo, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    perform, expired = Client.perform, list[str]()
+
+    async def expire(client: Client, call: Call) -> Any:
+        token = (call.params or {}).get("continue")
+        if token and not expired:
+            expired.append(token)
+            raise APIGoneError("too old", status=410, details={"continue": token})
+        return await perform(client, call)
+
+    declare()
+    async with convert(info, shops):
+        await make_old(shops, 22)
+        monkeypatch.setattr(Client, "perform", expire)
+        result = await run("--name", NAME)
+        assert f"{NAME}: 22 objects are stored as v2" in result.output, result.output
+        assert expired
+    await check_stored(shops, 22)
 
 
 async def test_objects_that_cannot_be_converted_are_named(

@@ -39,7 +39,8 @@ def spy(**_): ...
 @webop.timer('pods', interval=5, sharp=True, initial_delay=is_big)
 def tick(**_): ...
 
-@webop.on.validate('pods', operations=['UPDATE', 'CREATE'], persistent=True, subresource='*')
+@webop.on.validate('pods', operations=['UPDATE', 'CREATE'], persistent=True, subresource='*',
+                   match_conditions={'not-one': 'object.x!=1'})
 def check(**_): ...
 
 @webop.reconcile('crontabs', owns=['configmaps'], backoff=[1, 5])
@@ -50,7 +51,13 @@ webop.rule('crontabs.example.com', id='small', cel='object.spec.size < 9', messa
 # kind, resource, id, filters and options
 LISTED = [
     ("startup", "-", "configure", ""),
-    ("validate", "pods", "check", "operations=CREATE|UPDATE, subresource=*, persistent=True"),
+    (
+        *("validate", "pods", "check"),
+        (
+            "operations=CREATE|UPDATE, subresource=*, persistent=True, match_conditions="
+            "MatchCondition(name='not-one', expression='object.x!=1')"
+        ),
+    ),
     (
         *("update", "crontabs", "change/spec.size"),
         "field=spec.size, old=1, new=ABSENT, when=is_big()",

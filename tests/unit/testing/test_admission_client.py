@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -287,3 +288,27 @@ async def test_wrong_arguments_of_a_request_are_told_of_with_what_is_expected(
     async with AdmissionClient() as client:
         with pytest.raises(TypeError, match=message):
             await call(client)
+
+
+async def test_a_handler_that_ignores_its_cancellation_is_late() -> None:
+    @webop.on.validate(*NAMES)
+    async def check(**_: Any) -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+
+    async with AdmissionClient() as client:
+        with pytest.raises(ReviewError, match=r"did not answer within 0\.15 s") as error:
+            await client.create(build(), timeout=0.2)
+    assert error.value.status == 504
+
+
+async def test_handlers_get_the_headers_that_each_client_sends() -> None:
+    seen: list[str] = []
+
+    @webop.on.validate(*NAMES)
+    def check(headers: webop.Headers, **_: Any) -> None:
+        seen.extend(headers[name] for name in ("Host", "Accept", "Content-Type", "X-Test"))
+
+    async with AdmissionClient() as client:
+        await client.create(build(), headers={"x-test": "1"})
+    assert seen == ["webop", "application/json, */*", "application/json", "1"]

@@ -99,7 +99,7 @@ def _format_value(value: Any) -> str:
             return value.name
         case set() | frozenset():
             return "|".join(sorted(map(_format_value, value)))
-        case list() | tuple():
+        case list() | tuple() if not hasattr(value, "_asdict"):
             return "|".join(map(_format_value, value))
         case type():
             return value.__name__
