@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from importlib.util import cache_from_source
 from pathlib import Path
 
 from tests.kit.forking import ForkedProcess, fork
@@ -99,6 +100,8 @@ class Workshop:
     def write(self, code: str) -> Path:
         path = self.folder / "my_handlers.py"
         path.write_text(code)
+        # Python would take it for a file of the same size that was written in the same second.
+        Path(cache_from_source(str(path))).unlink(missing_ok=True)
         return path
 
     def start(self, *args: str | Path, **variables: str) -> AbstractAsyncContextManager[Command]:
