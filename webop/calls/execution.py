@@ -200,7 +200,9 @@ async def _call(invocation: Invocation, runtime: timedelta) -> Any:
         pool = choose_pool(handler, invocation.options.settings)
         waits_for_end = isinstance(cause, ResourceCause) and not isinstance(cause, WebhookCause)
         return await call_in_thread(handler.fn, kwargs, pool, waits_for_end=waits_for_end)
-    task = start_task(asyncio.get_running_loop(), contain(handler.fn, kwargs))
+    loop, call = asyncio.get_running_loop(), contain(handler.fn, kwargs)
+    # A timeout begins before the first step, which can take long.
+    task = start_task(loop, call) if handler.timeout is None else loop.create_task(call)
     task.invocation = invocation  # type: ignore[attr-defined]  # for the watchdog
     del kwargs  # daemons run for long
     if handler.timeout is None:

@@ -49,7 +49,7 @@ from webop.client.http.streams import (
     build_refusal,
     read_content,
 )
-from webop.client.http.transport import UntrustedServerError
+from webop.client.http.transport import TransportError, UntrustedServerError
 from webop.errors import (
     TRANSIENT_ERRORS,
     APIConnectionError,
@@ -258,6 +258,11 @@ class Client:
                     session.note(status, began)
                     if status >= 300:
                         raise build_refusal(call, response, await read_content(response))
+                    coding = response.headers.get(b"content-encoding", b"identity").decode(
+                        "latin-1"
+                    )
+                    if coding.lower() not in ("", "identity"):  # else lines of logs are garbled
+                        raise TransportError(f"a proxy has compressed the response ({coding})")
             except OSError as exc:
                 raise self._explain(call, session, exc) from exc
             finally:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import abc
 import asyncio
 import contextlib
+import ipaddress
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, Self, TypedDict
@@ -68,6 +69,8 @@ def get_reachable_address(addr: str) -> str:
     Clients cannot connect to catch-all addresses (0.0.0.0, ::); use the loopback for these.
     """
     loopbacks = {"": "localhost", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - none is bound
+    with contextlib.suppress(ValueError):  # "::" has several forms
+        return loopbacks.get(str(ipaddress.ip_address(addr)), addr)
     return loopbacks.get(addr, addr)
 
 
@@ -144,6 +147,9 @@ class BaseWebhookServer(abc.ABC):
 
     _tasks: set[asyncio.Task[None]] = field(default_factory=set, init=False)
     _ending: set[asyncio.Task[None]] = field(default_factory=set, init=False)  # of the tasks
+
+    def __post_init__(self) -> None:  # noqa: B027  for them only
+        """Exist for subclasses, which call it if they have their own."""
 
     @abc.abstractmethod
     def serve(self, fn: WebhookFn) -> AsyncGenerator[WebhookClientConfig, None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import gzip
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -94,3 +95,10 @@ async def test_what_no_log_has_is_refused_before_a_request() -> None:
         await client.logs("web-0", namespace="default", since=dt.datetime(2026, 1, 1))  # noqa: DTZ001
     with pytest.raises(ValueError, match="pass it as namespace="):
         await client.logs("web-0")
+
+
+async def test_a_log_that_a_proxy_has_compressed_is_an_error_and_no_garbage() -> None:
+    answer = build_answer(gzip.compress(b"one\n"), "Content-Encoding: gzip")
+    async with reading(lambda connection: answer_log(connection, answer)) as client:
+        with pytest.raises(webop.APIConnectionError, match=r"a proxy has compressed .* \(gzip\)"):
+            await client.logs("web-0", namespace="default")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -83,3 +84,15 @@ async def test_a_tunnel_that_is_never_ready_is_told_of() -> None:
     with pytest.raises(ConfigurationError, match=r"tunnel: It was not ready after 0\.05 s"):
         async with serve(Silent(port=0), Recorder()):
             pass
+
+
+def test_a_provider_with_an_own_post_init_calls_that_of_the_tunnel() -> None:
+    @dataclasses.dataclass(kw_only=True)
+    class Provider(webop.WebhookTunnel):
+        def __post_init__(self) -> None:
+            super().__post_init__()
+
+        async def open(self, upstream: str) -> AsyncGenerator[str, None]:
+            yield upstream
+
+    assert Provider(port=1).port == 1

@@ -81,7 +81,7 @@ async def test_by_default_it_listens_on_the_documented_address_and_says_if_that_
     ("addr", "hostname"),
     [
         *(("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "127.0.0.1"), ("", "localhost")),
-        *((None, "localhost"), ("::1", "::1"), ("::", "::1")),
+        *((None, "localhost"), ("::1", "::1"), ("::", "::1"), ("::0", "::1")),
     ],
 )
 async def test_the_url_has_the_address_or_one_to_reach_it_by(

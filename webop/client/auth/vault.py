@@ -44,10 +44,12 @@ _PEM_MARK = b"-----BEGIN"
 _TEXT = (str, "a string")
 _TYPES: dict[str, tuple[type, str]] = {
     "expiration": (dt.datetime, "a datetime"),
+    "headers": (tuple, "a tuple of pairs"),
     "insecure": (bool, "True or False"),  # the text "false" would switch verification off
     "password": _TEXT,
     "priority": (int, "a number"),
     "scheme": _TEXT,
+    "tls_server_name": _TEXT,
     "token": _TEXT,
     "username": _TEXT,
 }

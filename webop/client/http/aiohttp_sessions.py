@@ -79,7 +79,10 @@ class SessionTransport:
                 raise_for_status=False,  # also if the session raises by default
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=request.connect_timeout),
             )
-        return SessionResponse(response)
+        found = SessionResponse(response)
+        if self._session.auto_decompress:
+            found.headers.pop(b"content-encoding", None)
+        return found
 
     async def aclose(self) -> None:
         """Close the session. Requests in flight fail."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import os
 import socket
 import ssl
@@ -269,14 +268,17 @@ async def _resolve(server: _Address) -> list[_Resolved]:
 
 async def _connect(addresses: list[_Resolved]) -> socket.socket:
     """Connect to the first address that responds; try slow ones again, with more time."""
-    failure: OSError = TimeoutError()
-    for limit, address in itertools.product(_ROUNDS if addresses[1:] else (None,), addresses):
-        try:
-            async with asyncio.timeout(limit):
-                return await _connect_to(address)
-        except OSError as exc:
-            failure = exc
-    raise failure
+    failures: list[OSError] = [TimeoutError()]
+    for limit in _ROUNDS if addresses[1:] else (None,):
+        for address in addresses:
+            try:
+                async with asyncio.timeout(limit):
+                    return await _connect_to(address)
+            except OSError as exc:
+                failures.append(exc)
+        if not any(isinstance(exc, TimeoutError) for exc in failures[-len(addresses) :]):
+            break
+    raise failures[-1]
 
 
 async def _connect_to(address: _Resolved) -> socket.socket:

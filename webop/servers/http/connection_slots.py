@@ -6,8 +6,8 @@ All ports use it: webhooks, probes, metrics and the status page.
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Container, Iterable
+import math
+from collections import OrderedDict, defaultdict
 from typing import TYPE_CHECKING
 
 from webop.aio.backoff import Once
@@ -36,37 +36,45 @@ class Slots:
         self._hosting = hosting
         self._logged = Once()
         self._peers: dict[Connection, str] = {}
-        self._counts: Counter[str] = Counter()  # by peer
+        # By peer, each with the time since when it waited as it was last looked at, oldest first.
+        self._groups: defaultdict[str, OrderedDict[Connection, float]] = defaultdict(OrderedDict)
 
     def take(self, connection: Connection, peer: str) -> bool:
         """Give a connection a slot until :meth:`free`; return False if it must be closed."""
-        limit = self._hosting.limits.max_connections
-        own, total = self._counts[peer], len(self._peers)
+        limit, groups = self._hosting.limits.max_connections, self._groups
+        own, total = len(groups.get(peer, ())), len(self._peers)
         share = limit // _RESERVED
         if own >= limit - share:
             what = f"{own} connections of {peer or 'an unknown address'}"
-            has_slot = self._evict([{peer}], what)
+            has_slot = self._evict(self._find_idle(peer), what)
         elif total >= limit:
-            crowds = [{key} for key, count in self._counts.most_common() if count > share]
-            has_slot = self._evict([*crowds, self._counts], f"{total} connections")
+            has_slot = self._evict(self._find_victim(share), f"{total} connections")
         else:
             has_slot = True
         if has_slot:
             self._peers[connection] = peer
-            self._counts[peer] += 1
+            groups[peer][connection] = connection.waiting_since or 0.0
         return has_slot
 
     def free(self, connection: Connection) -> None:
         """Free the slot of a connection that has been closed."""
         peer = self._peers.pop(connection, None)
         if peer is not None:
-            self._counts[peer] -= 1
-            if not self._counts[peer]:
-                del self._counts[peer]
+            del self._groups[peer][connection]
+            if not self._groups[peer]:
+                del self._groups[peer]
 
-    def _evict(self, groups: Iterable[Container[str]], what: str) -> bool:
-        """Close a connection of the first group of peers that has one without a request."""
-        victim = next(filter(None, map(self._find_idle, groups)), None)
+    def _find_victim(self, share: int) -> Connection | None:
+        """Return an idle connection of the largest peer above a share, else the oldest of all."""
+        groups = self._groups
+        crowds = [peer for peer in groups if len(groups[peer]) > share]
+        crowds.sort(key=lambda peer: -len(groups[peer]))
+        victim = next(filter(None, map(self._find_idle, crowds)), None)
+        idle = () if victim else filter(None, map(self._find_idle, [*groups]))
+        return victim or min(idle, key=lambda one: one.waiting_since or 0.0, default=None)
+
+    def _evict(self, victim: Connection | None, what: str) -> bool:
+        """Close a connection for another one; return False if there is none."""
         level = self._logged.choose_level(victim is not None)
         text = "%s are open, which is the limit (settings.admission.max_connections). %s"
         if victim is None:
@@ -78,11 +86,14 @@ class Slots:
         victim.make_way()
         return True
 
-    def _find_idle(self, peers: Container[str]) -> Connection | None:
-        """Return the connection of some peers that has waited longest."""
-        idle = {
-            connection: since
-            for connection, peer in self._peers.items()
-            if peer in peers and (since := connection.waiting_since) is not None
-        }
-        return min(idle, key=idle.__getitem__, default=None)
+    def _find_idle(self, peer: str) -> Connection | None:
+        """Return the connection of a peer that has waited longest, without a look at all others."""
+        group = self._groups[peer]
+        for _ in range(2 * len(group)):
+            connection, seen = next(iter(group.items()))
+            since = connection.waiting_since
+            if since is not None and since <= seen:
+                return connection
+            group[connection] = -math.inf if since is None else since  # it has served a request
+            group.move_to_end(connection)
+        return None

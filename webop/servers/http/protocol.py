@@ -228,7 +228,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def on_message_begin(self) -> None:
         """Begin a request."""
-        if not self._request.is_over:
+        request = self._request
+        # A response that is still here was not awaited. Before a request, it is the TLS handshake.
+        if not request.is_over or (self._outbox and request is not _NO_REQUEST):
             raise _RefusedError(None)
         self._url, self._headers = b"", []
         self._is_in_head = True

@@ -169,6 +169,7 @@ async def test_why_there_is_nothing_is_told(
     [
         ({"expiration": "2030-01-01T00:00:00Z"}, "expiration must be a datetime, got str"),
         ({"priority": "high"}, "priority must be a number, got str"),
+        ({"headers": {"A": "b"}}, "headers must be a tuple of pairs, got dict"),
         ({"token": b"secret"}, "token must be a string, got bytes"),
         ({"insecure": "false"}, "insecure must be True or False"),
     ],

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import socket
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -14,7 +17,7 @@ from tests.kit.faulty_cluster import PATH, FaultyCluster
 from tests.kit.mirrors import mirroring
 from tests.kit.scripted_server import HalfChunkError, ScriptedServer, answer_by, playing
 from tests.kit.waiting import eventually
-from webop import ConnectionInfo, Vault
+from webop import APIConnectionError, ConnectionInfo, Vault
 from webop.client.api import Client
 
 
@@ -108,3 +111,23 @@ async def test_proxies_of_the_environment_are_not_used_unless_told_so(
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     async with serving(FaultyCluster()) as server, server.connect() as client:
         assert await client.request("GET", "/version")
+
+
+async def test_addresses_that_refuse_are_not_tried_again_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried: list[Any] = []
+
+    async def refuse(_: socket.socket, address: Any) -> None:
+        tried.append(address[0])
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    targets = [(f"192.0.2.{number}", 6443) for number in (1, 2)]
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", target) for target in targets]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: found)
+    monkeypatch.setattr(asyncio.get_running_loop(), "sock_connect", refuse)
+    vault = Vault({"x": ConnectionInfo("https://several.example")})
+    async with Client(vault, Networking(error_backoffs=())) as client:
+        with pytest.raises(APIConnectionError, match="refused"):
+            await client.request("GET", "/version")
+    assert tried == ["192.0.2.1", "192.0.2.2"]

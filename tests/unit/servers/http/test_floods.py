@@ -36,6 +36,7 @@ from webop.servers.certificates.certs import (
     build_certificate_self_signed,
     build_certificate_signed,
 )
+from webop.servers.http.connection_slots import Slots
 from webop.servers.limits import DefaultLimits, Hosting
 
 LIMIT = 16
@@ -256,3 +257,25 @@ def test_a_server_name_that_is_not_ascii_prints_no_traceback(
         runner.run(run())
     assert "Traceback" not in capfd.readouterr().err
     assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
+
+
+def test_a_flood_at_a_high_limit_is_not_compared_with_all_connections() -> None:
+    looked_at: list[object] = []
+
+    class Waiting:
+        def __init__(self, since: float) -> None:
+            self.since = since
+
+        @property
+        def waiting_since(self) -> float:
+            looked_at.append(self)
+            return self.since
+
+        def make_way(self) -> None:
+            closed.append(self.since)
+
+    slots, closed = Slots(Hosting(DefaultLimits(max_connections=4000))), list[float]()
+    for number in range(3600):
+        assert slots.take(Waiting(number + 1), "192.0.2.1")  # type: ignore[arg-type]
+    assert closed == [*range(1, 101)]
+    assert len(looked_at) < 3 * 3600
