@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
 from collections.abc import AsyncIterator, Coroutine, Iterable
 from typing import Any, TypeVar
 
@@ -17,18 +16,6 @@ def find_running_loop() -> asyncio.AbstractEventLoop | None:
         return asyncio.get_running_loop()
     except RuntimeError:
         return None
-
-
-def start_task(
-    loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T]
-) -> asyncio.Task[T]:
-    """Start a task; from Python 3.12 on, its first step runs at once, not in the next turn.
-
-    A task factory of the loop, such as that of leases, stays in use.
-    """
-    if sys.version_info >= (3, 12) and loop.get_task_factory() is None:
-        return asyncio.Task(coroutine, loop=loop, eager_start=True)
-    return loop.create_task(coroutine)
 
 
 async def run_concurrently(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:

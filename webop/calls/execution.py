@@ -19,7 +19,6 @@ from typing import Any
 
 from webop.aio.backoff import Once, format_pause
 from webop.aio.cancellation import contain, convert_exception, unwrap
-from webop.aio.concurrency import start_task
 from webop.aio.work_deadline import check_fence, current_fence
 from webop.calls.current_call import VITAL, Invocation, choose_pool, current_invocation
 from webop.calls.error_policy import (
@@ -200,9 +199,7 @@ async def _call(invocation: Invocation, runtime: timedelta) -> Any:
         pool = choose_pool(handler, invocation.options.settings)
         waits_for_end = isinstance(cause, ResourceCause) and not isinstance(cause, WebhookCause)
         return await call_in_thread(handler.fn, kwargs, pool, waits_for_end=waits_for_end)
-    loop, call = asyncio.get_running_loop(), contain(handler.fn, kwargs)
-    # A timeout begins before the first step, which can take long.
-    task = start_task(loop, call) if handler.timeout is None else loop.create_task(call)
+    task = asyncio.get_running_loop().create_task(contain(handler.fn, kwargs))
     task.invocation = invocation  # type: ignore[attr-defined]  # for the watchdog
     del kwargs  # daemons run for long
     if handler.timeout is None:
