@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -113,10 +114,12 @@ async def test_operators_of_the_whole_cluster_have_a_kind_of_their_own(
     await shared.create(boss=build_record(100))
     wide = PeeringObject(client, None, objects.namespace)
     await wide.create(boss=build_record(100))
+    # It must not handle the objects of other tests.
+    own = {"field_selectors": {"widgets": f"metadata.namespace={objects.namespace}"}}
+    scope: Any = {"peering_name": wide.name, "clusterwide": True, "namespaces": []}
     try:
-        async with run_operator(
-            standalone=False, identity="me", peering_name=wide.name, clusterwide=True, namespaces=[]
-        ):
+        settings = build_settings(watching=own)
+        async with run_operator(settings, standalone=False, identity="me", **scope):
             await seen.stay_out(objects)
             await wide.write("boss", None)
             await seen.calls.wait("ignored")
