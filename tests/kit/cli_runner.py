@@ -66,14 +66,7 @@ def run_once(
 def fail(
     *args: str | Path, folder: Path, env: Mapping[str, str] | None = None, code: int | None = None
 ) -> str:
-    """Run ``webop run`` with a mistake of the user, far from any cluster; return what it says.
-
-    Args:
-        args: of the command.
-        folder: the home of the user.
-        env: environment variables.
-        code: the exit code; any but 0 by default.
-    """
+    """Run ``webop run`` with a mistake of the user, far from any cluster; return what it says."""
     nowhere = {"HOME": str(folder), "KUBECONFIG": None, "KUBERNETES_SERVICE_HOST": None}
     kopf = sys.modules.pop("kopf", None)  # of another test: messages would mention it
     result = invoke("run", *map(str, args), env={**nowhere, **(env or {})})

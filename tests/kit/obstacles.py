@@ -39,13 +39,7 @@ async def _configured(
 
 @contextlib.asynccontextmanager
 async def denying(objects: Objects, expression: str, probe: Json) -> AsyncIterator[None]:
-    """Have updates of the objects denied by 403 if they do not fulfil a CEL expression.
-
-    Args:
-        objects: which ones, in their namespace only.
-        expression: of a ValidatingAdmissionPolicy.
-        probe: a patch that does not fulfil it; the block begins when it is denied.
-    """
+    """Have updates of the objects denied by 403 if they do not fulfil a CEL expression."""
     denial = {"expression": expression, "message": "not in this house", "reason": "Forbidden"}
     policy = {
         "matchConstraints": {"resourceRules": [_build_rule(objects)]},

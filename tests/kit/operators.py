@@ -404,9 +404,6 @@ async def operate(
         settings: by default, those of :func:`build_settings`.
         beside: whether there is another operator in the same loop, whose tasks are to be spared.
         options: more of those of ``webop.operator()``.
-
-    Raises:
-        Exception: what the operator has failed with.
     """
     _declare_fences(registry)
     ready = asyncio.Event()

@@ -50,11 +50,7 @@ def find_pages() -> list[Path]:
 
 
 def find_blocks(page: Path) -> list[Block]:
-    """Return the blocks of a page.
-
-    Raises:
-        ValueError: the comment before a block asks for something unknown.
-    """
+    """Return the blocks of a page."""
     text = page.read_text(encoding="utf-8")
     blocks = []
     for match in _BLOCK.finditer(text):

@@ -140,11 +140,7 @@ class Trust:
 async def replicate(
     cluster: ClusterAccess | None, known: Trust | None = None, **options: Any
 ) -> AsyncIterator[Replica]:
-    """Run a server as an operator does, until it is closed.
-
-    Raises:
-        BaseExceptionGroup: the server has failed.
-    """
+    """Run a server as an operator does, until it is closed."""
     trusted = known or Trust()
 
     async def confirm(config: webop.WebhookClientConfig) -> None:
@@ -177,11 +173,7 @@ async def replicate(
 
 
 async def shake_hands(port: int, cas: bytes, hostname: str = "svc.ns.svc") -> bytes:
-    """Connect as an API server does; return the certificate that is shown, in DER.
-
-    Raises:
-        OSError: no connection, or no trust.
-    """
+    """Connect as an API server does; return the certificate that is shown, in DER."""
     context = trust(cas)
     _, writer = await asyncio.open_connection(
         "127.0.0.1", port, ssl=context, server_hostname=hostname

@@ -83,11 +83,7 @@ class Terminal:
         return self._code is not None
 
     def type(self, line: str, *, until: str = "") -> int | None:
-        """Type a line; wait until it ends, or prints a text. Return the exit code if it has ended.
-
-        Raises:
-            TimeoutError: neither happens within ten minutes.
-        """
+        """Type a line; wait until it ends, or prints a text. Return its exit code if it ended."""
         assert self.is_free, f"a command runs in this terminal: {self.text}"
         self._output, self._code = "", None
         os.write(self._terminal, f"{line}\n".encode())

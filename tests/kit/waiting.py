@@ -26,9 +26,6 @@ async def eventually(
         what: what is waited for, for the error.
         check: tells whether it is as expected.
         ignoring: errors of looking that can pass; others end the waiting.
-
-    Raises:
-        AssertionError: it has not come true in time.
     """
     deadline, pause, found = time.monotonic() + timeout, 0.005, None
     while True:

@@ -172,11 +172,7 @@ def _replay(plan: Plan, options: argparse.Namespace) -> int:
 
 
 def _read_plan(path: Path) -> Plan:
-    """Read a history.
-
-    Raises:
-        ValueError: the file has none that this version can run.
-    """
+    """Read a history."""
     from tools.simulation import plans  # noqa: PLC0415
 
     try:

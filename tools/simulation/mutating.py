@@ -51,11 +51,7 @@ class Mutant:
     theme: str = ""
 
     def change(self, source: str) -> str:
-        """Return the source of the module with the bug in it.
-
-        Raises:
-            ValueError: the source has changed: the mutant must be written again.
-        """
+        """Return the source of the module with the bug in it."""
         if (count := source.count(self.old)) != 1:
             raise ValueError(f"This is {count} times in {self.module}, not once: {self.old}")
         return source.replace(self.old, self.new)
@@ -67,11 +63,7 @@ MUTANTS = {name: Mutant(**given) for name, given in _DECLARED.items()}
 
 
 def check(name: str) -> None:
-    """See whether a mutant can be applied.
-
-    Raises:
-        ValueError: there is no such mutant, or the source has changed.
-    """
+    """See whether a mutant can be applied."""
     if name not in MUTANTS:
         raise ValueError(f"There is no mutant {name} in mutants.toml.")
     mutant = MUTANTS[name]
@@ -80,12 +72,7 @@ def check(name: str) -> None:
 
 
 def apply(name: str) -> None:
-    """Have a module of webop imported with a mended bug in it.
-
-    Raises:
-        KeyError: there is no such mutant.
-        RuntimeError: it is too late: the module is imported already.
-    """
+    """Have a module of webop imported with a mended bug in it."""
     mutant = MUTANTS[name]
     if mutant.module in sys.modules:
         raise RuntimeError(f"{mutant.module} was imported before {name} was applied.")

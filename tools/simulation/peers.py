@@ -32,14 +32,7 @@ class Peer:
 
 
 class Peers:
-    """All of them in one world.
-
-    Args:
-        network: whose timers they use.
-        time: of the loop.
-        now: the time on the wall.
-        patch: changes the peering object.
-    """
+    """All of them in one world."""
 
     def __init__(
         self,

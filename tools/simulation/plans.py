@@ -207,11 +207,7 @@ def _simplify(value: Any) -> Any:
 
 
 def load(data: dict[str, Any]) -> Plan:
-    """Read a plan that was written down.
-
-    Raises:
-        TypeError, KeyError, AttributeError: it is not the plan of a history, or of another version.
-    """
+    """Read a plan that was written down."""
     handlers, upgraded = (
         [*map(_load_handler, data.get(version, ()))] for version in ("handlers", "upgraded")
     )

@@ -16,13 +16,7 @@ def find_rule(verdict: Verdict) -> str:
 
 
 def shrink(plan: Plan, note: Callable[[Plan], None], limit: int = 400) -> Plan:
-    """Return a plan as short as possible that breaks the same rule.
-
-    Args:
-        plan: one that goes wrong.
-        note: called with it, and with each plan that is shorter.
-        limit: the number of histories to try.
-    """
+    """Return a plan as short as possible that breaks the same rule."""
     rule = find_rule(run(plan))
     note(plan)
     tried = 0

@@ -75,13 +75,7 @@ class Datetime(_RealDatetime, metaclass=_Moments):
 def virtual_time(
     loop: VirtualLoop, seed: int, begin_thread: Callable[[threading.Thread], None]
 ) -> Iterator[None]:
-    """Make all code of this thread live in the time of a loop.
-
-    Args:
-        loop: the loop.
-        seed: for ``random``.
-        begin_thread: called instead of starting a thread.
-    """
+    """Make all code of this thread live in the time of a loop."""
 
     epoch = EPOCH.timestamp()
 

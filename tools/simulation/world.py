@@ -574,11 +574,7 @@ class World:
         return EPOCH + dt.timedelta(seconds=self.loop.time())
 
     def begin_thread(self, thread: threading.Thread) -> None:
-        """Do what a thread of webop would do, in the loop.
-
-        Raises:
-            AssertionError: it is not known what it would do.
-        """
+        """Do what a thread of webop would do, in the loop."""
         if thread.name == "end of the lease":
             process = current_process.get()
             assert isinstance(process, ReplicaProcess)
@@ -636,12 +632,7 @@ _runs = itertools.count()
 
 
 def run(plan: Plan, *, has_logs: bool = False) -> Verdict:
-    """Run a history.
-
-    Args:
-        plan: of it.
-        has_logs: whether the log of the operators stands in the story.
-    """
+    """Run a history."""
     with _interruptible() as loop:
         return _run(plan, loop, has_logs=has_logs)
 

@@ -88,11 +88,7 @@ class Player:
     _exports: list[str] = field(default_factory=list)
 
     def play(self, page: Path) -> None:
-        """Do all that a page says.
-
-        Raises:
-            AssertionError: something else happens than the page says.
-        """
+        """Do all that a page says."""
         steps = list(read_steps(page))
         for number, step in enumerate(steps):
             following = steps[number + 1] if number + 1 < len(steps) else None

@@ -58,11 +58,7 @@ def read_questions() -> dict[str, list[str]]:
 
 
 def find_node() -> str:
-    """Return the path of node.
-
-    Raises:
-        FileNotFoundError: there is none.
-    """
+    """Return the path of node."""
     found = shutil.which("node")
     if found is None:
         from playwright._impl._driver import compute_driver_executable  # noqa: PLC0415

@@ -20,10 +20,6 @@ _SILENCE = 15.0  # seconds; the API server can be stopped
 class LifeRecorder:
     """Follows the objects of a namespace by a watch.
 
-    Args:
-        http: a client of the administrator.
-        url: of the objects.
-
     Attributes:
         lives: all objects that ever existed, by uid.
         gaps: how often states were missed: a restarted API server has no earlier events.

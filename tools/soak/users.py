@@ -25,12 +25,6 @@ _AT_ONCE = 100  # actions in flight, if there are no responses
 class Users:
     """Act on a fixed number of names, one at a time on each.
 
-    Args:
-        http: a client of the administrator.
-        url: of the objects.
-        kind: of the objects.
-        seed: of all choices.
-
     Attributes:
         counts: the number of actions and of failures, by kind.
     """

@@ -17,11 +17,7 @@ from webop.testing.apiserver import Json
 
 
 class HookServer:
-    """HTTPS on the loopback interface, in threads.
-
-    Args:
-        answer: gets the content of a request; returns the response.
-    """
+    """HTTPS on the loopback interface, in threads."""
 
     def __init__(self, answer: Callable[[Json], Json]) -> None:
         pair = build_certificate_self_signed(["127.0.0.1"])

@@ -133,11 +133,7 @@ def _read(answer: httpx.Response) -> tuple[int, Any]:
 
 
 class Memory:
-    """What one side has answered until now; its answers in the words of both.
-
-    Args:
-        is_ranking: whether versions become their places among those of the writes until now.
-    """
+    """What one side has answered until now; its answers in the words of both."""
 
     def __init__(self, *, is_ranking: bool = True) -> None:
         self.token = ""

@@ -96,11 +96,7 @@ def compare_conversions(cluster: LocalCluster) -> Differences:
 
 
 def convert(raw: Json, api_version: str) -> Json:
-    """Convert a boat, for both servers.
-
-    Raises:
-        Refusal: it is to fail for this one.
-    """
+    """Convert a boat, for both servers."""
     source, target = (text.rpartition("/")[2] for text in (raw["apiVersion"], api_version))
     # Server-side apply also sends what some managers own of an object.
     spec, metadata = dict(raw.get("spec") or {}), dict(raw.get("metadata") or {})

@@ -195,22 +195,3 @@ def test_a_client_that_does_not_read_its_response_is_cut(run: Run) -> None:
             assert 0 < await asyncio.to_thread(ask, listener.port) < size
 
     run(talk())
-
-
-def test_requests_that_come_without_reading_responses_are_not_all_served(run: Run) -> None:
-    fn = Recorder()
-
-    async def flood() -> None:
-        async with (
-            listen(fn, idle_timeout=0.5) as listener,
-            connect(listener.port, trust(PAIR.cert)) as (reader, writer),
-        ):
-            writer.write(REQUEST)
-            await read_answer(reader)
-            for _ in range(100):
-                writer.write(REQUEST)  # each is a TLS record
-            with contextlib.suppress(ConnectionError):
-                await reader.read(-1)
-
-    run(flood())
-    assert len(fn.calls) <= 5
