@@ -261,7 +261,7 @@ class _Act:
         )
 
     def decide(self) -> dict[str, Any] | None:
-        """Change the object; return or raise what is to be returned or raised."""
+        """Change the object; return or raise what the plan says."""
         attempt = self.plan.get_attempt(self.call.retry)
         # What the attempts of timers and daemons change is written even if they fail.
         if attempt.end == "ok" or self.plan.kind not in STATE_KINDS:

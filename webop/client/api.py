@@ -53,6 +53,7 @@ from webop.client.http.transport import TransportError, UntrustedServerError
 from webop.errors import (
     TRANSIENT_ERRORS,
     APIConnectionError,
+    APIGoneError,
     APINotFoundError,
     APIStatusError,
     APITooManyRequestsError,
@@ -324,6 +325,26 @@ class Client:
             yield page
             if not token:
                 break
+
+    async def list_to_the_end(
+        self, resource: Resource, namespace: str | None, selection: Selection, **options: Any
+    ) -> AsyncGenerator[Page, None]:
+        """Yield pages as :meth:`list_pages`; if they expire, the rest is of a later moment."""
+        params = selection.params
+        while True:
+            part = selection._replace(params=params)
+            try:
+                async with contextlib.aclosing(
+                    self.list_pages(resource, namespace, part, **options)
+                ) as pages:
+                    async for page in pages:
+                        yield page
+            except APIGoneError as exc:
+                if not (token := exc.details.get("continue")):
+                    raise
+                params = {**selection.params, "continue": str(token)}
+            else:
+                return
 
     async def create(
         self,

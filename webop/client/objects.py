@@ -51,7 +51,6 @@ from webop.client.watch import ListingFinished, WatchOptions, WatchStatus, watch
 from webop.client.watch_recovery import UsualOptions
 from webop.errors import (
     APIConnectionError,
-    APIGoneError,
     APINotFoundError,
     APITimeoutError,
     LoginError,
@@ -658,25 +657,14 @@ class AsyncClient:
     ) -> AsyncGenerator[Any, None]:
         """Yield the objects of a list; no more than a page of them is in memory."""
         resource = await self._find(kind, namespace)
-        token: Any = ""
+        limits = {"queue": self.queue, "timeout": self.timeout}
+        pages = self._requests.list_to_the_end(resource, namespace, selection, **limits)
         with self._noticing_absence():
-            while token is not None:
-                more = {"continue": token} if token else {}
-                part = selection._replace(params={**selection.params, **more})
-                pages = self._requests.list_pages(
-                    resource, namespace, part, queue=self.queue, timeout=self.timeout
-                )
-                try:
-                    async with aclosing(pages):
-                        async for page in pages:
-                            page.items.reverse()
-                            while page.items:
-                                yield fit_kind(kind, strip_object(page.items.pop()))
-                    token = None
-                except APIGoneError as exc:  # the pages have expired
-                    token = exc.details.get("continue")
-                    if not token:
-                        raise
+            async with aclosing(pages):
+                async for page in pages:
+                    page.items.reverse()
+                    while page.items:
+                        yield fit_kind(kind, strip_object(page.items.pop()))
 
     async def _find(
         self, kind: Kind | Selector, namespace: str | None, *names: str | None

@@ -152,10 +152,8 @@ class PeeringObject:
         selection = select_name(self._name)
         pages = client.list_pages(self.kind, self.namespace, selection, is_retried=False)
         async for page in pages:
-            for raw in page.items:
-                await self._accept(
-                    client, raw, parse_version(raw)
-                )  # the watch can know more by now
+            for raw in page.items:  # the watch can know more by now
+                await self._accept(client, raw, parse_version(raw))
 
     async def _keep_alive(self, client: Client) -> None:
         backoff = Backoff(_PAUSES)

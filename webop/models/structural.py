@@ -15,6 +15,7 @@ import orjson
 from webop.models.formats import is_of_format
 from webop.models.keywords import EMBEDDED, INT_OR_STRING, LIST_KEYS, LIST_TYPE, PRESERVE
 from webop.objects.fields import ABSENT_FIELD, Json
+from webop.objects.typed_values import is_number
 
 _TYPES: dict[str, tuple[type, ...]] = {
     "object": (dict,),
@@ -116,7 +117,7 @@ def check_value(value: Any, schema: Json, path: str) -> Iterator[str]:
     if isinstance(value, str):
         if not _compile(schema.get("pattern", ""))(value):
             yield f"{path}: must match {schema['pattern']}"
-    elif isinstance(value, int | float) and not isinstance(value, bool):
+    elif is_number(value):
         low, high = schema.get("minimum", -math.inf), schema.get("maximum", math.inf)
         is_low = value < low or (value == low and schema.get("exclusiveMinimum"))
         is_high = value > high or (value == high and schema.get("exclusiveMaximum"))

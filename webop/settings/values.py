@@ -42,12 +42,12 @@ def check_delays(value: Any) -> Any:
 
     Iterables can be infinite or stateful. Only lists and tuples are checked here.
     """
-    is_number = isinstance(value, int | float)
+    is_single = isinstance(value, int | float)
     is_series = isinstance(value, Iterable) and not isinstance(value, str | bytes)
-    if not (is_number or is_series):
+    if not (is_single or is_series):
         raise ValueError("it must be a number of seconds, or an iterable of such numbers")
-    for item in [value] if is_number else value if isinstance(value, list | tuple) else ():
-        if isinstance(item, bool) or not (isinstance(item, int | float) and item >= 0):
+    for item in [value] if is_single else value if isinstance(value, list | tuple) else ():
+        if not (is_number(item) and item >= 0):
             raise ValueError(f"{item!r} is not a number of seconds")
     return value
 

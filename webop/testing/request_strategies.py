@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from webop.errors import MisfitError
 from webop.models.fitting import fit
 from webop.objects.fields import Json, clone
+from webop.objects.typed_values import is_number
 from webop.testing.object_strategies import generate
 
 Strategy = st.SearchStrategy[Any]
@@ -80,7 +81,7 @@ def collect_constants(cel: str, fn: Callable[..., Any]) -> list[Any]:
     texts: list[Any] = [one or other for one, other in _find_texts(cel)]
     code = getattr(inspect.unwrap(fn), "__code__", None)
     for value in () if code is None else _flatten(code.co_consts):
-        if isinstance(value, int | float) and not isinstance(value, bool):
+        if is_number(value):
             numbers.append(value)
         elif isinstance(value, str):
             texts.append(value)

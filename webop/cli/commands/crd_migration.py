@@ -25,7 +25,7 @@ from webop.client.api import Client
 from webop.client.http.requests import MERGE_PATCH, Selection
 from webop.client.standalone import connect_command
 from webop.controlplane.progress_bar import Progress
-from webop.errors import APIConflictError, APIGoneError, APINotFoundError, APIStatusError
+from webop.errors import APIConflictError, APINotFoundError, APIStatusError
 from webop.models.crd_comparison import list_drops
 from webop.models.crds import build_crds, get_storage_version, is_converted
 from webop.objects.fields import Json
@@ -224,19 +224,11 @@ class _Migration:
             APIStatusError: they cannot be listed.
         """
         found: list[tuple[str | None, str, bool]] = []
-        params = {"limit": _PAGE}
-        while True:
-            try:
-                selection = Selection(params, is_partial=True)
-                async for page in self.client.list_pages(resource, None, selection):
-                    for item in page.items:
-                        metadata = item["metadata"]
-                        found.append((metadata.get("namespace"), metadata["name"], has_lost(item)))
-                break
-            except APIGoneError as exc:  # the rest of the list is of a later moment
-                if not (token := exc.details.get("continue")):
-                    raise
-                params["continue"] = str(token)
+        selection = Selection({"limit": _PAGE}, is_partial=True)
+        async for page in self.client.list_to_the_end(resource, None, selection):
+            for item in page.items:
+                metadata = item["metadata"]
+                found.append((metadata.get("namespace"), metadata["name"], has_lost(item)))
         waiting, self.count = iter(found), 0
         verb = "Checking" if self.is_dry else "Rewriting"
 

@@ -9,6 +9,7 @@ import orjson
 
 from webop.models import structural
 from webop.models.keywords import LIST_KEYS, LIST_TYPE
+from webop.objects.typed_values import is_number
 
 from .kinds import Kind
 from .messages import Json, Refusal, Request, refuse_body
@@ -127,7 +128,7 @@ def _is_typed(value: Any, schema: Json) -> bool:
     if kind == "string" and schema.get("format", "byte") not in {"byte", "base64"}:
         return not isinstance(value, (dict, list))
     if kind in {"integer", "number"}:
-        return isinstance(value, (int, float)) and not isinstance(value, bool)
+        return is_number(value)
     return structural.has_type(value, schema)
 
 
